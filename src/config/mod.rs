@@ -1,0 +1,3 @@
+//! Configuration.
+pub mod plan;
+pub mod secret;

@@ -1,0 +1,22 @@
+//! Decisions: no clock, no randomness, no IO, no actors. `now` is always an argument.
+#![deny(clippy::disallowed_methods)]
+
+pub mod adaptive_batch;
+pub mod admission;
+pub mod aimd;
+pub mod breaker;
+pub mod cache_key;
+pub mod class;
+pub mod fair_queue;
+pub mod header_duration;
+pub mod latency_window;
+pub mod leaky_bucket;
+pub mod ledger;
+pub mod money;
+pub mod rate_headers;
+pub mod rate_window;
+pub mod retry;
+pub mod select;
+pub mod time;
+pub mod token_bucket;
+pub mod token_estimate;
