@@ -7,6 +7,7 @@ pub mod clock;
 pub mod config;
 pub mod dialects;
 pub mod edge;
+pub mod error;
 pub mod ids;
 pub mod journey;
 pub mod pure;
