@@ -1,1 +1,82 @@
-//! Not written yet.
+//! A request's life, from a scanned body to an answer whose money is settled.
+//!
+//! `classify → admit → look up → reserve and call → settle → answer`. The whole journey runs as a task of its own that
+//! the HTTP handler only awaits: a client that leaves drops the handler, and the journey still ends in order (calls
+//! that were sent are finished, charged and cached; nothing new is started).
+//!
+//! **Invariant:** every path out of [`embed`] passes [`settle::finish`] exactly once.
+
+pub mod admit;
+pub mod attempt;
+pub mod classify;
+pub mod guards;
+pub mod plan;
+pub mod settle;
+
+use std::rc::Rc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{ApiError, Code};
+use crate::worker::Worker;
+
+use classify::Call;
+use plan::{Entry, Plan};
+use settle::{Finished, Tally};
+
+/// How often a request looks again at inputs whose embedding another request had begun and failed at.
+const ROUNDS: usize = 3;
+
+/// Takes one call from admission to its settled answer.
+///
+/// # Cancel safety
+/// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
+pub async fn embed(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
+    let mut tally = Tally::default();
+    let result = vectors(&worker, &call, &gone, &mut tally).await;
+    settle::finish(&worker, call, tally, result).await
+}
+
+/// The vectors of a call, one an input, in order.
+async fn vectors(
+    worker: &Rc<Worker>,
+    call: &Call,
+    gone: &CancellationToken,
+    tally: &mut Tally,
+) -> Result<Vec<Entry>, ApiError> {
+    admit::check_budget(call)?;
+    let mut plan = plan::look_up(worker, call);
+    let ended = complete(worker, call, &mut plan, gone, tally).await;
+    tally.cached_items = plan.hits();
+    tally.cache = plan.cache_result();
+    ended.map(|()| plan.into_entries())
+}
+
+/// Leads and follows until every input has its vector.
+async fn complete(
+    worker: &Rc<Worker>,
+    call: &Call,
+    plan: &mut Plan,
+    gone: &CancellationToken,
+    tally: &mut Tally,
+) -> Result<(), ApiError> {
+    for _ in 0..ROUNDS {
+        if plan.is_complete() {
+            return Ok(());
+        }
+        admit::check_missing(call)?;
+        let mut round = plan.next_round(worker, call);
+        let ended = match round.led.is_empty() {
+            true => Ok(()),
+            false => attempt::run(worker, call, &mut round, gone, tally).await,
+        };
+        plan.take(round);
+        ended?;
+        plan.await_followed(gone).await?;
+    }
+    if plan.is_complete() {
+        return Ok(());
+    }
+    // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
+    Err(ApiError::new(Code::UpstreamError, "the upstream failed while this text was being embedded for another request"))
+}

@@ -1,0 +1,251 @@
+//! The router actor: one question from a worker, one answer, however many actors have a say in it.
+//!
+//! Asks the tenant's ledger for the hold and the vector-compatible upstreams for a permit by hops on its own thread, in
+//! the order that [`select`] gives, and owns the two things that only make sense over all upstreams: the retry budget
+//! and the latency windows of the service level objectives. It never leaves the candidates that an ask carries, and
+//! those are all of one vector space.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+
+use crate::clock;
+use crate::config::plan::{Retry, Slo};
+use crate::ids::{UpstreamId, WaiterId};
+use crate::pure::admission::{Ask, Refusal, Why};
+use crate::pure::class::TrafficClass;
+use crate::pure::latency_window::LatencyWindow;
+use crate::pure::retry::RetryBudget;
+use crate::pure::select::{Candidate, order};
+use crate::pure::time::Mono;
+use crate::runtime::Route;
+use crate::telemetry::Telemetry;
+
+use super::keeper::{ActorKind, guarded};
+use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
+use super::upstream::{Permit, TryPermit, UpstreamHandle, WaitPermit};
+
+/// Asks for a permit at one of `routes`, and for `hold` first.
+#[derive(Message)]
+#[rtype(result = "Result<Reserved, Unreserved>")]
+pub struct Reserve {
+    /// The hold to place before a permit is asked for, and who owns the balance.
+    pub hold: Option<(Addr<LedgerActor>, PlaceHold)>,
+    /// Ways to get the vectors; all of one space.
+    pub routes: Arc<[Route]>,
+    /// Upstreams that failed this very work already: tried last.
+    pub avoid: Vec<UpstreamId>,
+    /// Whether this repeats work that failed, and so must fit into the retry budget.
+    pub retry: bool,
+    /// What is asked of the upstream.
+    pub ask: Ask,
+    /// Two random numbers for the choice among equals.
+    pub rolls: [u64; 2],
+}
+
+/// Leave to call one upstream.
+pub struct Reserved {
+    /// Which of the ask's routes.
+    pub route: usize,
+    /// The permit.
+    pub permit: Permit,
+}
+
+/// Why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreserved {
+    /// No money could be held.
+    Hold(HoldRefusal),
+    /// No upstream of the space took it: the most telling reason, and the earliest time any of them could.
+    Refused(Refusal),
+    /// Retries have used up their share.
+    RetryBudget,
+    /// The router or an upstream's actor is restarting.
+    Unavailable,
+}
+
+/// A request ended: for the latency objectives. A fact.
+#[derive(Debug, Clone, Copy)]
+pub struct Served {
+    /// Its class.
+    pub class: TrafficClass,
+    /// From its first byte to its answer.
+    pub latency: Duration,
+    /// Whether it failed by our or an upstream's fault.
+    pub failed: bool,
+}
+
+/// Requests that ended, a batch from one worker. A fact.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ServedBatch(
+    /// The requests.
+    pub Vec<Served>,
+);
+
+/// A reload changed the rules.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RulesChanged {
+    /// Retry rules.
+    pub retry: Retry,
+    /// Objectives.
+    pub slo: Slo,
+}
+
+/// Publishes percentiles; sent to itself once a second.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct PublishTick;
+
+/// Owns the retry budget and the latency windows.
+pub struct Router {
+    retries: RetryBudget,
+    windows: Vec<(TrafficClass, LatencyWindow)>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Router {
+    /// Starts a supervised router on `arbiter`.
+    pub fn spawn(retry: &Retry, slo: &Slo, arbiter: &ArbiterHandle, telemetry: Arc<Telemetry>) -> Addr<Router> {
+        let retries = RetryBudget::new(retry.budget_ratio);
+        let windows = windows(slo);
+        Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, windows, telemetry })
+    }
+
+    fn permitted(&mut self, retry: bool, now: Mono) -> bool {
+        if retry {
+            return self.retries.try_spend(now);
+        }
+        self.retries.note_request(now);
+        true
+    }
+}
+
+fn windows(slo: &Slo) -> Vec<(TrafficClass, LatencyWindow)> {
+    TrafficClass::ALL.into_iter().map(|class| (class, LatencyWindow::new(slo.window))).collect()
+}
+
+impl Actor for Router {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.run_interval(Duration::from_secs(1), |_, context| context.address().do_send(PublishTick));
+    }
+}
+
+impl Supervised for Router {
+    fn restarting(&mut self, _: &mut Self::Context) {
+        self.telemetry.actor_restarted(ActorKind::Router, "router");
+    }
+}
+
+impl Handler<Reserve> for Router {
+    type Result = ResponseFuture<Result<Reserved, Unreserved>>;
+
+    fn handle(&mut self, ask: Reserve, context: &mut Self::Context) -> Self::Result {
+        let permitted = guarded::<Self, _>(context, ActorKind::Router, || self.permitted(ask.retry, clock::mono()));
+        match permitted {
+            Ok(true) => Box::pin(reserve(ask)),
+            Ok(false) => Box::pin(std::future::ready(Err(Unreserved::RetryBudget))),
+            Err(_panicked) => Box::pin(std::future::ready(Err(Unreserved::Unavailable))),
+        }
+    }
+}
+
+/// Holds money, then walks the candidates: first those that can take it at once, then the queue of the best.
+async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
+    if let Some((ledger, hold)) = ask.hold.take() {
+        let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
+        placed.map_err(Unreserved::Hold)?;
+    }
+    let candidates: Vec<Candidate> = ask.routes.iter().map(|route| candidate(&route.upstream, &ask.avoid)).collect();
+    let order = order(&candidates, ask.rolls);
+    let mut refusals = Vec::new();
+    for route in &order {
+        match ask.routes[*route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
+            Ok(Ok(permit)) => return Ok(Reserved { route: *route, permit }),
+            Ok(Err(refusal)) => refusals.push((*route, refusal)),
+            Err(_mailbox) => refusals.push((*route, Refusal { why: Why::Restarting, retry_at: None })),
+        }
+    }
+    if ask.ask.may_queue {
+        // The queue to wait in is that of the first upstream which refused only for want of capacity.
+        let waitable = refusals.iter().find(|(_, refusal)| refusal.why.may_pass()).map(|(route, _)| *route);
+        if let Some(route) = waitable {
+            return match ask.routes[route].upstream.actor.send(WaitPermit(ask.ask.clone())).await {
+                Ok(Ok(permit)) => Ok(Reserved { route, permit }),
+                Ok(Err(refusal)) => Err(Unreserved::Refused(refusal)),
+                Err(_mailbox) => Err(Unreserved::Unavailable),
+            };
+        }
+    }
+    Err(Unreserved::Refused(most_telling(refusals)))
+}
+
+fn candidate(upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> Candidate {
+    Candidate {
+        tier: upstream.plan.tier,
+        usable: upstream.board.usable() && !avoid.contains(&upstream.plan.id),
+        in_flight: upstream.board.in_flight(),
+        latency_ns: upstream.board.latency_ns(),
+    }
+}
+
+/// One reason for many refusals: capacity before outage, since it passes sooner; and the earliest retry of all.
+fn most_telling(refusals: Vec<(usize, Refusal)>) -> Refusal {
+    let earliest = refusals.iter().filter_map(|(_, refusal)| refusal.retry_at).min();
+    let why = refusals
+        .into_iter()
+        .map(|(_, refusal)| refusal.why)
+        .min_by_key(|why| !why.may_pass())
+        .unwrap_or(Why::NoUpstream);
+    Refusal { why, retry_at: earliest }
+}
+
+impl Handler<ServedBatch> for Router {
+    type Result = ();
+
+    fn handle(&mut self, ServedBatch(batch): ServedBatch, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
+            let now = clock::mono();
+            for served in batch {
+                if let Some((_, window)) = self.windows.iter_mut().find(|(class, _)| *class == served.class) {
+                    window.record(served.latency, now);
+                }
+            }
+        });
+    }
+}
+
+impl Handler<RulesChanged> for Router {
+    type Result = ();
+
+    fn handle(&mut self, rules: RulesChanged, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
+            self.retries = RetryBudget::new(rules.retry.budget_ratio);
+            self.windows = windows(&rules.slo);
+        });
+    }
+}
+
+impl Handler<PublishTick> for Router {
+    type Result = ();
+
+    fn handle(&mut self, _: PublishTick, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
+            let now = clock::mono();
+            for (class, window) in &mut self.windows {
+                self.telemetry.publish_latency(*class, window, now);
+            }
+        });
+    }
+}
+
+/// The waiter of an ask, so that a worker whose client left can take it out of every queue.
+pub fn leave_queues(routes: &[Route], waiter: WaiterId) {
+    for route in routes {
+        route.upstream.actor.do_send(super::upstream::WaiterLeft(waiter));
+    }
+}

@@ -1,0 +1,153 @@
+//! The admin side: balances, upstreams, usage. Its listener is its own; a bearer token guards it where one is set.
+
+use std::collections::BTreeMap;
+
+use actix_web::http::header::AUTHORIZATION;
+use actix_web::web::{self, Path, ServiceConfig};
+use actix_web::{HttpRequest, HttpResponse};
+use serde_json::json;
+use subtle::ConstantTimeEq as _;
+
+use crate::actors::{ledger, upstream};
+use crate::dialects::ClientDialect;
+use crate::error::{ApiError, Code};
+use crate::ids::{TenantId, UpstreamId};
+use crate::runtime::TenantRuntime;
+
+use super::respond;
+
+/// The routes below `/admin`.
+pub fn routes(config: &mut ServiceConfig) {
+    config
+        .service(web::resource("/admin/tenants").route(web::get().to(tenants)))
+        .service(web::resource("/admin/tenants/{id}").route(web::get().to(tenant)))
+        .service(web::resource("/admin/upstreams").route(web::get().to(upstreams)))
+        .service(web::resource("/admin/upstreams/{id}/{order}").route(web::post().to(order)));
+}
+
+type Answer = Result<HttpResponse, ApiError>;
+
+/// Renders errors in the OpenAI shape, which every tool can read.
+fn shown(request: &HttpRequest, answer: Answer) -> HttpResponse {
+    answer.unwrap_or_else(|error| respond::plain_error(request, ClientDialect::OpenAi, &error))
+}
+
+/// Lets an administrator in: by the bearer token, or without one from loopback only.
+fn authorize(request: &HttpRequest) -> Result<(), ApiError> {
+    let worker = super::worker(request)?;
+    let running = worker.gateway.running.load();
+    let Some(token) = &running.plan.server.admin_token else {
+        let local = request.peer_addr().is_some_and(|peer| peer.ip().is_loopback());
+        return if local {
+            Ok(())
+        } else {
+            Err(ApiError::new(Code::InvalidApiKey, "the admin side answers loopback only: no server.admin_token is set"))
+        };
+    };
+    let given = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.strip_prefix("Bearer "))
+        .unwrap_or_default();
+    if bool::from(given.as_bytes().ct_eq(token.expose().as_bytes())) {
+        Ok(())
+    } else {
+        Err(ApiError::new(Code::InvalidApiKey, "send the admin token as \"Authorization: Bearer <token>\""))
+    }
+}
+
+async fn tenants(request: HttpRequest) -> HttpResponse {
+    let answer = async {
+        authorize(&request)?;
+        let running = super::worker(&request)?.gateway.running.load_full();
+        let sorted: BTreeMap<_, _> = running.tenants.iter().collect();
+        let mut list = Vec::with_capacity(sorted.len());
+        for tenant in sorted.into_values() {
+            list.push(describe(tenant).await?);
+        }
+        Ok(HttpResponse::Ok().json(json!({ "tenants": list })))
+    };
+    shown(&request, answer.await)
+}
+
+async fn tenant(request: HttpRequest, id: Path<String>) -> HttpResponse {
+    let answer = async {
+        authorize(&request)?;
+        let running = super::worker(&request)?.gateway.running.load_full();
+        let tenant = running
+            .tenants
+            .get(&TenantId::from(id.as_str()))
+            .ok_or_else(|| ApiError::new(Code::RouteNotFound, format!("there is no tenant {:?}", id.as_str())))?;
+        Ok(HttpResponse::Ok().json(describe(tenant).await?))
+    };
+    shown(&request, answer.await)
+}
+
+async fn describe(tenant: &TenantRuntime) -> Result<serde_json::Value, ApiError> {
+    let balance = tenant.ledger.send(ledger::Observe).await.ok().flatten();
+    let balance = balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?;
+    let mut value = serde_json::to_value(&balance)
+        .map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("id".to_owned(), json!(tenant.plan.id));
+        let keys: Vec<_> = tenant.plan.keys.iter().map(|key| json!({ "fingerprint": key.fingerprint })).collect();
+        object.insert("keys".to_owned(), json!(keys));
+    }
+    Ok(value)
+}
+
+async fn upstreams(request: HttpRequest) -> HttpResponse {
+    let answer = async {
+        authorize(&request)?;
+        let running = super::worker(&request)?.gateway.running.load_full();
+        let mut list = Vec::with_capacity(running.upstreams.len());
+        for handle in &running.upstreams {
+            let state = handle.actor.send(upstream::Observe).await.ok().flatten();
+            list.push(json!({
+                "id": handle.plan.id,
+                "provider": format!("{:?}", handle.plan.provider).to_lowercase(),
+                "region": handle.plan.region,
+                "tier": handle.plan.tier,
+                "models": handle.plan.serves.iter().map(|serves| serves.model.clone()).collect::<Vec<_>>(),
+                "state": state,
+            }));
+        }
+        Ok(HttpResponse::Ok().json(json!({ "upstreams": list })))
+    };
+    shown(&request, answer.await)
+}
+
+async fn order(request: HttpRequest, path: Path<(String, String)>) -> HttpResponse {
+    use crate::pure::admission::Command;
+    let answer = async {
+        authorize(&request)?;
+        let (id, order) = path.into_inner();
+        let running = super::worker(&request)?.gateway.running.load_full();
+        let id = UpstreamId::from(id);
+        let handle = running
+            .upstreams
+            .iter()
+            .find(|handle| handle.plan.id == id)
+            .ok_or_else(|| ApiError::new(Code::RouteNotFound, format!("there is no upstream {:?}", id.as_str())))?;
+        let command = match order.as_str() {
+            "drain" => Command::Drain,
+            "resume" => Command::Resume,
+            "open" => Command::Open,
+            "close" => Command::Close,
+            "drill" => {
+                // Proves in production that a fault of the actor is survived: it panics and restarts with its state.
+                handle.actor.do_send(upstream::Drill);
+                return Ok(HttpResponse::Ok().json(json!({ "id": id, "order": order })));
+            }
+            _ => {
+                let message = format!("{order:?} is no order: use drain, resume, open, close or drill");
+                return Err(ApiError::new(Code::RouteNotFound, message));
+            }
+        };
+        tracing::info!(upstream = %id, order, "operator's order");
+        handle.actor.do_send(upstream::Order(command));
+        Ok(HttpResponse::Ok().json(json!({ "id": id, "order": order })))
+    };
+    shown(&request, answer.await)
+}

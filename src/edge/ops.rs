@@ -1,0 +1,48 @@
+//! Health, readiness, metrics.
+
+use actix_web::http::header::{ACCEPT, CONTENT_TYPE};
+use actix_web::{HttpRequest, HttpResponse};
+
+use super::respond;
+use crate::dialects::ClientDialect;
+
+/// The process answers.
+pub async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ok\n")
+}
+
+/// The gateway can serve: false while it drains, and while its ledger cannot be written.
+pub async fn readyz(request: HttpRequest) -> HttpResponse {
+    let worker = match super::worker(&request) {
+        Ok(worker) => worker,
+        Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
+    };
+    let gateway = &worker.gateway;
+    let why_not = if gateway.lifecycle.is_draining() {
+        Some("draining")
+    } else if !gateway.journal.healthy() {
+        Some("the ledger cannot be written")
+    } else {
+        None
+    };
+    match why_not {
+        None => HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ready\n"),
+        Some(reason) => HttpResponse::ServiceUnavailable()
+            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+            .insert_header(("retry-after", "1"))
+            .body(format!("not ready: {reason}\n")),
+    }
+}
+
+/// Prometheus text or OpenMetrics, by `Accept`.
+pub async fn metrics(request: HttpRequest) -> HttpResponse {
+    let worker = match super::worker(&request) {
+        Ok(worker) => worker,
+        Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
+    };
+    let gateway = &worker.gateway;
+    gateway.telemetry.metrics.buffered_bytes(gateway.bodies.used());
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    let (content_type, text) = gateway.telemetry.metrics.render(accept);
+    HttpResponse::Ok().insert_header((CONTENT_TYPE, content_type)).body(text)
+}

@@ -1,0 +1,95 @@
+//! What every client request has in common before its body is read: an id, a key, a class asked for.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::HttpRequest;
+use actix_web::http::header::{CACHE_CONTROL, HeaderMap};
+
+use crate::clock;
+use crate::dialects::ClientDialect;
+use crate::error::{ApiError, Code};
+use crate::ids::RequestId;
+use crate::journey::classify::Context;
+use crate::lifecycle::InFlight;
+use crate::worker::Worker;
+
+use super::auth;
+
+/// Longest request id that is taken over from a client.
+const LONGEST_ID: usize = 128;
+
+/// The id of a request: the client's own if it is 1 to 128 characters of letters, digits and `-_.:`, else a new one.
+pub fn request_id(headers: &HeaderMap) -> RequestId {
+    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    match given {
+        Some(id) if is_sane(id) => RequestId::from(id),
+        _ => RequestId::from(hex::encode(rand::random::<[u8; 16]>())),
+    }
+}
+
+fn is_sane(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(plain)
+}
+
+/// Admits a request to the gateway and finds out whose it is.
+///
+/// # Errors
+/// 503 while shutting down or over the in-flight cap, 401 without a known key.
+pub fn enter(
+    worker: &Rc<Worker>,
+    request: &HttpRequest,
+    request_id: RequestId,
+    dialect: ClientDialect,
+) -> Result<(Context, InFlight), ApiError> {
+    let headers = request.headers();
+    let secret = auth::presented(headers)?;
+    let running = worker.gateway.running.load_full();
+    let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();
+    let in_flight = worker.gateway.lifecycle.enter()?;
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let directive = |name: &str| cache_control.split(',').any(|part| part.trim().eq_ignore_ascii_case(name));
+    let context = Context {
+        request_id,
+        tenant: owner.tenant,
+        key: owner.fingerprint,
+        started: clock::mono(),
+        dialect,
+        asked_class: text("x-traffic-class"),
+        collection: collection(headers)?,
+        no_cache: directive("no-cache"),
+        no_store: directive("no-store"),
+        trace: [("traceparent", text("traceparent")), ("tracestate", text("tracestate"))]
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect(),
+        running: Arc::clone(&running),
+    };
+    Ok((context, in_flight))
+}
+
+fn collection(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get("x-collection") else { return Ok(None) };
+    match value.to_str() {
+        Ok(name) if !name.is_empty() && name.len() <= LONGEST_ID => Ok(Some(name.to_owned())),
+        _ => Err(ApiError::new(Code::InvalidInput, "X-Collection must be 1 to 128 printable ASCII characters")
+            .param("X-Collection")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sane_ids_are_taken_over() {
+        for id in ["a", "req-1_2.3:4", &"x".repeat(128)] {
+            assert!(is_sane(id), "{id}");
+        }
+        for id in ["", "a b", "a\u{e4}", "a\"b", "a\nb", &"x".repeat(129)] {
+            assert!(!is_sane(id), "{id:?}");
+        }
+    }
+}

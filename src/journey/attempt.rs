@@ -1,0 +1,534 @@
+//! Calling upstream for what is missing: in parts that every upstream of the space takes, each part with a permit,
+//! failing over and retrying inside the space only.
+//!
+//! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
+//! that a client's retry costs only the rest.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio_util::sync::CancellationToken;
+
+use crate::actors::ledger::{HoldRefusal, PlaceHold};
+use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::clock;
+use crate::config::limits::{self, BatchLimits};
+use crate::dialects::upstream::{EmbedAnswer, Expect};
+use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
+use crate::error::{ApiError, Code, ProviderWord};
+use crate::ids::{AttemptId, UpstreamId, WaiterId};
+use crate::pure::admission::{Ask, Outcome, Report};
+use crate::pure::adaptive_batch::{ItemSize, Limits, take_front};
+use crate::pure::money::Money;
+use crate::pure::retry;
+use crate::pure::time::Mono;
+use crate::runtime::Route;
+use crate::store::record::Record;
+use crate::vector::Vector;
+use crate::worker::{CallError, Exchange, Worker};
+
+use super::admit::{cost_bounds, exhausted_error, hold_expiry, token_price};
+use super::classify::Call;
+use super::guards::Hold;
+use super::plan::{Entry, Round, client_gone};
+use super::refuse;
+use super::settle::{Spent, Tally};
+
+/// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
+/// leaves has little in flight.
+const PARTS_IN_FLIGHT: usize = 4;
+
+/// A part that did not succeed.
+enum PartError {
+    /// The upstream takes fewer inputs at once; nothing was charged.
+    TooLarge {
+        /// The number it named, if it named one.
+        hint: Option<u64>,
+        /// What the client reads if the part is a single input.
+        error: ApiError,
+    },
+    /// The request fails.
+    Failed(ApiError),
+}
+
+struct PartEnd {
+    range: Range<usize>,
+    result: Result<Landed, PartError>,
+    seen: Seen,
+}
+
+struct Landed {
+    entries: Vec<Entry>,
+    spent: Spent,
+}
+
+/// What one part saw on its way, whether it succeeded or not.
+#[derive(Default)]
+struct Seen {
+    attempts: u32,
+    dwell: Duration,
+    calls: Vec<(Mono, Mono)>,
+}
+
+/// Calls upstream until every work of the round has its vector or one part has failed for good.
+///
+/// # Errors
+/// The first failure. Parts that were under way by then are finished and kept.
+pub async fn run(
+    worker: &Rc<Worker>,
+    call: &Call,
+    round: &mut Round,
+    gone: &CancellationToken,
+    tally: &mut Tally,
+) -> Result<(), ApiError> {
+    let routes = refuse::capable_routes(call)?;
+    let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let mut cutter = Cutter::new(&parts);
+    let Some(first) = cutter.next(&parts) else { return Ok(()) };
+    let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
+
+    let mut running = FuturesUnordered::new();
+    running.push(parts.run(first, Some(reserved)));
+    let mut failed = None;
+    loop {
+        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+            let Some(range) = cutter.next(&parts) else { break };
+            running.push(parts.run(range, None));
+        }
+        let Some(end) = running.next().await else { break };
+        tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
+        match end.result {
+            Ok(landed) => {
+                tally.spent.push(landed.spent);
+                for (index, entry) in end.range.zip(landed.entries) {
+                    round.land(worker, call, index, entry);
+                }
+            }
+            Err(PartError::TooLarge { hint, error }) => {
+                if end.range.len() <= 1 {
+                    failed.get_or_insert(error);
+                } else {
+                    cutter.split(end.range, hint);
+                }
+            }
+            Err(PartError::Failed(error)) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None if gone.is_cancelled() && round.led.iter().any(|work| work.done.is_none()) => Err(client_gone()),
+        None => Ok(()),
+    }
+}
+
+/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
+struct Cutter {
+    sizes: Vec<ItemSize>,
+    next: usize,
+    again: VecDeque<Range<usize>>,
+    learned_items: Option<usize>,
+}
+
+impl Cutter {
+    fn new(parts: &Parts<'_>) -> Cutter {
+        let size = |index: &usize| ItemSize {
+            tokens: parts.call.estimate(*index).likely,
+            bytes: parts.call.inputs[*index].raw().len() as u64 + 1,
+        };
+        let sizes = parts.indices.iter().map(size).collect();
+        Cutter { sizes, next: 0, again: VecDeque::new(), learned_items: None }
+    }
+
+    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
+        if let Some(range) = self.again.pop_front() {
+            return Some(range);
+        }
+        if self.next >= self.sizes.len() {
+            return None;
+        }
+        let mut limits = parts.limits();
+        limits.max_items = limits.max_items.min(self.learned_items.unwrap_or(usize::MAX));
+        let length = take_front(&self.sizes[self.next..], &limits);
+        let range = self.next..self.next + length;
+        self.next = range.end;
+        Some(range)
+    }
+
+    /// Halves a part that was too large, or cuts it to the size that the upstream named.
+    fn split(&mut self, range: Range<usize>, hint: Option<u64>) {
+        let named = hint.and_then(|hint| usize::try_from(hint).ok()).filter(|items| (1..range.len()).contains(items));
+        let size = named.unwrap_or_else(|| range.len().div_ceil(2));
+        self.learned_items = Some(self.learned_items.map_or(size, |known| known.min(size)));
+        let mut start = range.start;
+        let mut pieces = Vec::new();
+        while start < range.end {
+            let end = (start + size).min(range.end);
+            pieces.push(start..end);
+            start = end;
+        }
+        for piece in pieces.into_iter().rev() {
+            self.again.push_front(piece);
+        }
+    }
+}
+
+/// What all parts of one round share.
+struct Parts<'a> {
+    worker: &'a Rc<Worker>,
+    call: &'a Call,
+    gone: &'a CancellationToken,
+    /// Input index of each work.
+    indices: &'a [usize],
+    routes: &'a std::sync::Arc<[Route]>,
+}
+
+impl Parts<'_> {
+    /// What one call may carry: the least that any upstream of the space takes, so that any of them may answer it.
+    fn limits(&self) -> Limits {
+        let mut least = Limits { max_items: usize::MAX, max_tokens: u64::MAX, max_bytes: u64::MAX };
+        for route in self.routes.iter() {
+            let plan = &route.upstream.plan;
+            let own: BatchLimits = limits::for_upstream(plan, &route.remote_name);
+            least.max_items = least.max_items.min(own.max_items.unwrap_or(usize::MAX));
+            least.max_tokens = least.max_tokens.min(own.max_tokens.unwrap_or(u64::MAX));
+            least.max_bytes = least.max_bytes.min(own.max_bytes.unwrap_or(u64::MAX));
+            if !self.call.class.is_interactive() {
+                least.max_items = least.max_items.min(route.upstream.board.batch_items());
+            }
+        }
+        if !self.call.class.is_interactive() {
+            least.max_items = least.max_items.min(self.call.context.running.plan.quota.batch_size);
+        }
+        if self.call.options.late_chunking {
+            // All inputs are one document to the model: a part would be another document.
+            least = Limits { max_items: usize::MAX, max_tokens: u64::MAX, max_bytes: u64::MAX };
+        }
+        least
+    }
+
+    fn tokens(&self, range: &Range<usize>) -> u64 {
+        self.indices[range.clone()].iter().map(|index| self.call.estimate(*index).likely).sum()
+    }
+
+    /// Reserves the first part together with the hold for the whole round, and notes the hold in the journal before
+    /// anything is called, so that a crash cannot strand it unseen.
+    async fn reserve_with_hold(&self, range: Range<usize>, tally: &mut Tally) -> Result<Reserved, ApiError> {
+        let tenant = &self.call.context.tenant;
+        let Some(remaining) = tenant.board.remaining() else { return self.reserve(&range, None, &[], false).await };
+        let bounds = cost_bounds(self.call, self.indices, remaining).await;
+        if bounds.upper == Money::ZERO {
+            return self.reserve(&range, None, &[], false).await;
+        }
+        let journal = &self.worker.gateway.journal;
+        let id = journal.next_hold_id();
+        let ask = PlaceHold {
+            id,
+            upper: bounds.upper,
+            lower: bounds.lower,
+            expires_at: hold_expiry(self.call),
+            patience: self.patience(),
+        };
+        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper);
+        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let record = Record::hold(id, &tenant.plan.id, &self.call.context.request_id, bounds.upper);
+        journal.append(&record).map_err(|error| {
+            self.worker.gateway.telemetry.store_failed("hold", &error);
+            ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
+        })?;
+        tally.holds.push(hold);
+        Ok(reserved)
+    }
+
+    /// How long this request can wait for capacity or for money that is held by others.
+    fn patience(&self) -> Duration {
+        let quota = &self.call.context.running.plan.quota;
+        if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
+    }
+
+    async fn reserve(
+        &self,
+        range: &Range<usize>,
+        hold: Option<PlaceHold>,
+        avoid: &[UpstreamId],
+        retry: bool,
+    ) -> Result<Reserved, ApiError> {
+        let tenant = &self.call.context.tenant;
+        let waiter = WaiterId::next();
+        let now = clock::mono();
+        let reserve = Reserve {
+            hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
+            routes: std::sync::Arc::clone(self.routes),
+            avoid: avoid.to_vec(),
+            retry,
+            ask: Ask {
+                attempt: AttemptId::next(),
+                waiter,
+                tenant: tenant.plan.id.clone(),
+                weight: tenant.plan.weight,
+                class: self.call.class,
+                tokens: self.tokens(range),
+                items: range.len(),
+                may_queue: true,
+                deadline: now.plus(self.patience()),
+                roll: rand::random(),
+            },
+            rolls: [rand::random(), rand::random()],
+        };
+        let asked = self.worker.gateway.router.send(reserve);
+        let answer = tokio::select! {
+            answer = asked => answer,
+            () = self.gone.cancelled() => {
+                leave_queues(self.routes, waiter);
+                return Err(client_gone());
+            }
+        };
+        match answer {
+            Ok(Ok(reserved)) => Ok(reserved),
+            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(self.call)),
+            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call, &refusal, clock::mono())),
+            Ok(Err(Unreserved::RetryBudget)) => Err(refuse::retry_budget()),
+            Ok(Err(Unreserved::Hold(HoldRefusal::Unavailable) | Unreserved::Unavailable)) | Err(_) => {
+                Err(refuse::restarting())
+            }
+        }
+    }
+
+    /// One part to its end: permit, call, and again elsewhere as long as that can help.
+    async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
+        let mut seen = Seen::default();
+        let mut avoid: Vec<UpstreamId> = Vec::new();
+        let mut last: Option<ApiError> = None;
+        let result = loop {
+            let permitted = match reserved.take() {
+                Some(reserved) => Ok(reserved),
+                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+            };
+            let Reserved { route, permit } = match permitted {
+                Ok(reserved) => reserved,
+                // What the upstream itself said tells more than that there was no second chance.
+                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+            };
+            let route = &self.routes[route];
+            seen.attempts += 1;
+            seen.dwell += permit.dwell;
+            let started = clock::mono();
+            let exchange = self.exchange(route, &range).await;
+            let ended = clock::mono();
+            seen.calls.push((started, ended));
+            let latency = ended.since(started);
+            self.worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, exchange.status_label(), latency);
+            permit.report(report(&exchange, range.len(), latency));
+            let failure = match self.judge(exchange, route, &range) {
+                Ok(landed) => break Ok(landed),
+                Err(failure) => failure,
+            };
+            let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
+            avoid.push(route.upstream.plan.id.clone());
+            last = Some(failure.error);
+            tokio::time::sleep(wait).await;
+            if self.gone.is_cancelled() {
+                break Err(PartError::Failed(client_gone()));
+            }
+        };
+        PartEnd { range, result, seen }
+    }
+
+    async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
+        let inputs: Vec<Input> = self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
+        let expect = Expect { count: range.len(), width: None, dtype: self.call.options.dtype };
+        self.worker.embed(self.call, route, &inputs, &expect).await
+    }
+
+    /// Whether and after which wait the part is tried again.
+    fn again(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+        let rules = &self.call.context.running.plan.retry;
+        if !failure.elsewhere || attempts >= rules.max_attempts || self.gone.is_cancelled() {
+            return None;
+        }
+        // Another upstream is tried at once; the same one after a pause.
+        if self.routes.len() > attempts as usize {
+            return Some(Duration::ZERO);
+        }
+        let wait = retry::backoff(rules.base, rules.cap, attempts, rand::random());
+        let wait = wait.max(failure.retry_after.unwrap_or_default());
+        (wait <= self.patience()).then_some(wait)
+    }
+
+    fn judge(&self, exchange: Exchange, route: &Route, range: &Range<usize>) -> Result<Landed, Failure> {
+        match exchange {
+            Exchange::Answered(answer) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
+            Exchange::Refused(error) => Err(Failure::provider(error, &self.indices[range.clone()])),
+            Exchange::Failed(error) => Err(Failure::wire(&error)),
+        }
+    }
+
+    /// Checks and prices what an upstream answered.
+    fn land(&self, answer: EmbedAnswer, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
+        let indices = &self.indices[range.clone()];
+        let vectors = self.fit(answer.vectors)?;
+        let likely: u64 = indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if answer.usage.odd {
+            self.worker.gateway.telemetry.usage_odd(&route.upstream.plan.id);
+        }
+        let stated = answer.usage.tokens();
+        let tokens = stated.unwrap_or(likely);
+        if stated.is_some() {
+            let uncorrected = indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
+            self.call.model.observe_tokens(uncorrected.sum(), tokens);
+        }
+        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
+        let shares = apportion(tokens, &weights);
+        let entries = vectors.into_iter().zip(shares).map(|(vector, tokens)| Entry { vector, tokens }).collect();
+        let price = token_price(&route.prices);
+        let spent = Spent {
+            upstream: route.upstream.plan.id.clone(),
+            tokens,
+            estimated: stated.is_none(),
+            unit_price: price,
+            cost: price.times(tokens),
+            items: range.len(),
+        };
+        Ok(Landed { entries, spent })
+    }
+
+    /// Brings vectors to the width of the answer: as they are, or cut and scaled where the model allows that.
+    fn fit(&self, vectors: Vec<Vector>) -> Result<Vec<Vector>, BadAnswer> {
+        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(vectors) };
+        let model = &self.call.model;
+        let asked = self.call.asked_width;
+        // An upstream that was asked for a narrower width says nothing about the native one by obeying.
+        let native = if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
+        let wanted = self.call.width.or(native).unwrap_or(seen);
+        if seen == wanted {
+            return Ok(vectors);
+        }
+        let may_cut = wanted < seen && native == Some(seen)
+            && (model.plan.matryoshka.allows(wanted) || model.plan.enforce_dimensions == Some(wanted));
+        if !may_cut {
+            return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
+        }
+        Ok(vectors.into_iter().map(|vector| vector.cut(wanted)).collect())
+    }
+}
+
+/// A call that brought no usable answer.
+struct Failure {
+    error: ApiError,
+    /// Whether another try, here or elsewhere, may help.
+    elsewhere: bool,
+    retry_after: Option<Duration>,
+    too_large: Option<Option<u64>>,
+}
+
+impl From<Failure> for PartError {
+    fn from(failure: Failure) -> PartError {
+        match failure.too_large {
+            Some(hint) => PartError::TooLarge { hint, error: failure.error },
+            None => PartError::Failed(failure.error),
+        }
+    }
+}
+
+impl Failure {
+    fn bad_answer(bad: &BadAnswer) -> Failure {
+        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
+        Failure {
+            error: ApiError::new(Code::UpstreamBadResponse, message),
+            elsewhere: true,
+            retry_after: None,
+            too_large: None,
+        }
+    }
+
+    fn wire(error: &CallError) -> Failure {
+        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
+        let message = format!("the upstream {}", error.describe());
+        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
+    }
+
+    fn provider(error: ProviderError, indices: &[usize]) -> Failure {
+        let retry_after = error.wait_hint;
+        let word = ProviderWord { status: error.status, code: error.code, kind: error.kind };
+        let said = |code: Code| {
+            let mut message = error.message.clone();
+            if let [only] = indices
+                && !message.contains("input[")
+            {
+                message = format!("input[{only}]: {message}");
+            }
+            ApiError { code, message: message.into(), param: error.param.clone().map(Into::into), retry_after, provider: None }
+        };
+        let (error, elsewhere, too_large) = match error.fault {
+            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
+            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, Some(error.limit_hint)),
+            Fault::Auth => {
+                let message = "the upstream refused the gateway's own key; the operator has been told";
+                (ApiError::new(Code::UpstreamAuth, message), true, None)
+            }
+            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
+            Fault::RateLimited => {
+                (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None)
+            }
+            Fault::Server => {
+                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
+                (ApiError::new(Code::UpstreamError, message), true, None)
+            }
+        };
+        Failure { error, elsewhere, retry_after, too_large }
+    }
+}
+
+/// What the upstream's actor learns from a call.
+fn report(exchange: &Exchange, items: usize, latency: Duration) -> Report {
+    let (outcome, tokens) = match exchange {
+        Exchange::Answered(answer) => (Outcome::Success, answer.usage.tokens()),
+        Exchange::Refused(error) => (Outcome::from_fault(error.fault, error.status), None),
+        Exchange::Failed(error) if error.is_timeout() => (Outcome::Timeout, None),
+        Exchange::Failed(_) => (Outcome::Connection, None),
+    };
+    Report { outcome, latency, actual_tokens: tokens, items, ..Report::abandoned() }
+}
+
+/// Splits `total` over `weights` in whole numbers that add up to it, by largest remainder.
+fn apportion(total: u64, weights: &[u64]) -> Vec<u32> {
+    let sum: u128 = weights.iter().map(|weight| u128::from(*weight)).sum::<u128>().max(1);
+    let mut shares: Vec<(u64, u128)> = weights
+        .iter()
+        .map(|weight| {
+            let exact = u128::from(total) * u128::from(*weight);
+            (u64::try_from(exact / sum).unwrap_or(u64::MAX), exact % sum)
+        })
+        .collect();
+    let mut left = total.saturating_sub(shares.iter().map(|(share, _)| share).sum());
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(shares[*index].1));
+    for index in order {
+        if left == 0 {
+            break;
+        }
+        shares[index].0 += 1;
+        left -= 1;
+    }
+    shares.into_iter().map(|(share, _)| u32::try_from(share).unwrap_or(u32::MAX)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_the_bill(total in 0_u64..1_000_000, weights in prop::collection::vec(1_u64..10_000, 1..50)) {
+            let shares = apportion(total, &weights);
+            prop_assert_eq!(shares.iter().map(|share| u64::from(*share)).sum::<u64>(), total);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! From a parsed body to a [`Call`]: which model, which width, which class, what it may cost. Refuses everything that
+//! can be refused without asking anyone.
+
+use std::sync::Arc;
+
+use crate::config::plan::{ModelKind, Normalization};
+use crate::dialects::client::ParsedEmbed;
+use crate::dialects::{ClientDialect, EmbedOptions, Encoding, Input, OriginalBody};
+use crate::edge::body::BodyShare;
+use crate::edge::scan::Item;
+use crate::error::{ApiError, Code};
+use crate::ids::{KeyFingerprint, RequestId};
+use crate::pure::class::{ClassInputs, ClassRoute, TrafficClass, classify};
+use crate::pure::time::Mono;
+use crate::pure::token_estimate::Estimate;
+use crate::runtime::{ModelRuntime, Running, TenantRuntime};
+
+/// What the edge knows of a request besides its body.
+#[derive(Clone)]
+pub struct Context {
+    /// The configuration this request sees to its end.
+    pub running: Arc<Running>,
+    /// Its id.
+    pub request_id: RequestId,
+    /// Whose it is.
+    pub tenant: Arc<TenantRuntime>,
+    /// By which key.
+    pub key: KeyFingerprint,
+    /// When its first byte was seen.
+    pub started: Mono,
+    /// Whose words it speaks.
+    pub dialect: ClientDialect,
+    /// `X-Traffic-Class`.
+    pub asked_class: Option<String>,
+    /// `X-Collection`.
+    pub collection: Option<String>,
+    /// `Cache-Control: no-cache`: skip the look-up, still store.
+    pub no_cache: bool,
+    /// `Cache-Control: no-store`: look up, store nothing.
+    pub no_store: bool,
+    /// `traceparent` and `tracestate`, passed on to the upstream.
+    pub trace: Vec<(&'static str, String)>,
+}
+
+/// A request for embeddings that is acceptable.
+pub struct Call {
+    /// What the edge knows.
+    pub context: Context,
+    /// Its class.
+    pub class: TrafficClass,
+    /// Whether its class is another than it asked for.
+    pub demoted: bool,
+    /// The model.
+    pub model: Arc<ModelRuntime>,
+    /// Its inputs in order.
+    pub inputs: Vec<Input>,
+    /// What the scanner found of each input, in the same order.
+    pub items: Vec<Item>,
+    /// Whether the client gave one bare input.
+    pub single: bool,
+    /// Width of the answer; `None`: the native width, which is not known yet.
+    pub width: Option<u32>,
+    /// Width to ask upstreams for; `None`: their own.
+    pub asked_width: Option<u32>,
+    /// How the client wants its numbers.
+    pub encoding: Encoding,
+    /// All else that changes a vector.
+    pub options: EmbedOptions,
+    /// The client's body, for upstreams of the same dialect.
+    pub original: Option<OriginalBody>,
+    /// How inputs are folded before they are looked up.
+    pub normalization: Normalization,
+    /// Keeps the body's share of the memory budget.
+    pub share: BodyShare,
+}
+
+impl Call {
+    /// Tokens of one input.
+    pub fn estimate(&self, index: usize) -> Estimate {
+        self.model.correct(self.items[index].estimate(self.model.plan.tokenizer))
+    }
+}
+
+/// Makes a [`Call`].
+///
+/// # Errors
+/// The model is unknown, not allowed or of another kind; the width is not one of its widths; the class is unknown.
+pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: BodyShare) -> Result<Call, ApiError> {
+    let model = context.running.model_for(&context.tenant, &parsed.model, ModelKind::Embedding)?;
+    let quota = &context.running.plan.quota;
+    let classified = classify(&ClassInputs {
+        tenant_class: context.tenant.plan.class,
+        header: context.asked_class.as_deref(),
+        service_tier: parsed.service_tier.as_deref(),
+        route: ClassRoute::Embed,
+        items: items.len(),
+        over: quota.classify_batch_over_inputs,
+        interactive_max: quota.interactive_max_inputs,
+    })
+    .map_err(|unknown| ApiError::new(Code::UnknownParameterValue, unknown.to_string()).param("X-Traffic-Class"))?;
+    let (width, asked_width) = widths(&model, parsed.dimensions)?;
+    if let Some(limit) = model.plan.max_input_tokens {
+        check_token_lists(&items, limit)?;
+    }
+    let cache = &context.running.plan.cache;
+    let normalization =
+        if classified.class.is_interactive() { cache.normalize_queries } else { cache.normalize_documents };
+    Ok(Call {
+        class: classified.class,
+        demoted: classified.demoted,
+        model,
+        inputs: parsed.inputs,
+        items,
+        single: parsed.single,
+        width,
+        asked_width,
+        encoding: parsed.encoding,
+        options: parsed.options,
+        original: parsed.original,
+        normalization,
+        share,
+        context,
+    })
+}
+
+/// The width of the answer, and the width to ask upstreams for.
+fn widths(model: &ModelRuntime, asked: Option<u32>) -> Result<(Option<u32>, Option<u32>), ApiError> {
+    let plan = &model.plan;
+    let native = model.native_width();
+    let unsupported = |message: String| ApiError::new(Code::UnsupportedDimensions, message).param("dimensions");
+    if let Some(enforced) = plan.enforce_dimensions {
+        return match asked {
+            Some(asked) if asked != enforced => Err(unsupported(format!(
+                "every vector of {:?} has {enforced} dimensions here (enforce_dimensions); {asked} were asked for",
+                plan.name.as_str()
+            ))),
+            _ => Ok((Some(enforced), (native != Some(enforced)).then_some(enforced))),
+        };
+    }
+    match asked {
+        None => Ok((native, None)),
+        Some(asked) if native == Some(asked) => Ok((native, Some(asked))),
+        Some(asked) if plan.matryoshka.allows(asked) && native.is_none_or(|native| asked <= native) => {
+            Ok((Some(asked), Some(asked)))
+        }
+        Some(asked) => Err(unsupported(format!(
+            "{:?} has no vectors of {asked} dimensions: {}",
+            plan.name.as_str(),
+            allowed_widths(model)
+        ))),
+    }
+}
+
+fn allowed_widths(model: &ModelRuntime) -> String {
+    use crate::config::plan::Matryoshka;
+    let native = model.native_width().map_or_else(|| "its native width".to_owned(), |width| width.to_string());
+    match &model.plan.matryoshka {
+        Matryoshka::None => format!("only {native} is supported"),
+        Matryoshka::Range { min, max } => format!("{min} to {max} are supported"),
+        Matryoshka::Widths(widths) => {
+            let list: Vec<String> = widths.iter().map(u32::to_string).collect();
+            format!("{} and {native} are supported", list.join(", "))
+        }
+    }
+}
+
+/// Token lists have an exact length, so one that is too long is refused before anything is called.
+fn check_token_lists(items: &[Item], limit: u32) -> Result<(), ApiError> {
+    let too_long = items.iter().enumerate().find(|(_, item)| item.tokens > limit);
+    match too_long {
+        None => Ok(()),
+        Some((index, item)) => Err(ApiError::new(
+            Code::InvalidInput,
+            format!("input[{index}] has {} tokens; the model takes at most {limit}", item.tokens),
+        )
+        .param("input")),
+    }
+}

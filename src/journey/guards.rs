@@ -1,0 +1,45 @@
+//! A hold as a value: dropping it unresolved gives the money back. The second net under [`super::settle`].
+
+use actix::Addr;
+
+use crate::actors::ledger::{HoldResolved, LedgerActor};
+use crate::ids::HoldId;
+use crate::pure::money::Money;
+
+/// Money held for a call. Resolve it with [`Hold::resolve`]; a hold that is dropped is released.
+pub struct Hold {
+    ledger: Addr<LedgerActor>,
+    /// Names it.
+    pub id: HoldId,
+    /// What is held.
+    pub upper: Money,
+    open: bool,
+}
+
+impl Hold {
+    /// Takes charge of a hold that the ledger has granted or is about to grant.
+    pub fn new(ledger: Addr<LedgerActor>, id: HoldId, upper: Money) -> Hold {
+        Hold { ledger, id, upper, open: true }
+    }
+
+    /// Ends the hold: `charge` is taken, the rest is freed.
+    pub fn resolve(mut self, charge: Option<Money>) {
+        self.open = false;
+        self.ledger.do_send(HoldResolved { id: self.id, charge });
+    }
+}
+
+impl Hold {
+    /// The ledger has confirmed the settlement: nothing is left to report.
+    pub fn settled(mut self) {
+        self.open = false;
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.open {
+            self.ledger.do_send(HoldResolved { id: self.id, charge: None });
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether the gateway takes work, and how much it has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::error::{ApiError, Code};
+
+/// Most client requests in the process at once. It bounds every queue behind it; a request costs some kilobytes
+/// besides its body, which has a budget of its own.
+pub const MAX_IN_FLIGHT: usize = 20_000;
+
+/// Counts requests, and turns work away while shutting down.
+#[derive(Debug, Default)]
+pub struct Lifecycle {
+    draining: AtomicBool,
+    refusing: AtomicBool,
+    in_flight: AtomicUsize,
+    idle: Notify,
+}
+
+/// A request that is in the process; leaves when dropped.
+#[derive(Debug)]
+pub struct InFlight(Arc<Lifecycle>);
+
+impl Lifecycle {
+    /// Lets a request in.
+    ///
+    /// # Errors
+    /// `shutting_down`, or `overloaded` with [`MAX_IN_FLIGHT`] requests inside.
+    pub fn enter(self: &Arc<Self>) -> Result<InFlight, ApiError> {
+        if self.refusing.load(Ordering::Acquire) {
+            return Err(ApiError::new(Code::ShuttingDown, "the gateway is shutting down; try another replica")
+                .retry_after(Some(Duration::from_secs(1))));
+        }
+        let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let inside = InFlight(Arc::clone(self));
+        if before >= MAX_IN_FLIGHT {
+            return Err(ApiError::new(Code::Overloaded, "the gateway has as many requests as it may")
+                .retry_after(Some(Duration::from_secs(1))));
+        }
+        Ok(inside)
+    }
+
+    /// Requests inside.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Whether readiness has fallen.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Lets readiness fall; work is still taken.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Turns new work away.
+    pub fn refuse(&self) {
+        self.refusing.store(true, Ordering::Release);
+    }
+
+    /// Waits until no request is inside.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn idle(&self) {
+        loop {
+            let notified = self.idle.notified();
+            if self.in_flight() == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}

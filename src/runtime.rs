@@ -1,0 +1,174 @@
+//! One configuration in force, with the living parts that belong to it.
+//!
+//! A request takes one [`Running`] at its start and keeps it to its end, so that a reload can never show one request
+//! two configurations. What must survive a reload (balances, breakers, buckets) lives in the actors that a `Running`
+//! points to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use actix::Addr;
+use parking_lot::Mutex;
+
+use crate::actors::ledger::{Board, LedgerActor};
+use crate::actors::upstream::UpstreamHandle;
+use crate::config::plan::{Model, ModelKind, Plan, Prices, Tenant};
+use crate::edge::auth::KeyRing;
+use crate::error::{ApiError, Code};
+use crate::ids::{KeyFingerprint, ModelName, TenantId};
+use crate::pure::token_estimate::{Correction, Estimate};
+
+/// One configuration in force.
+pub struct Running {
+    /// The configuration.
+    pub plan: Plan,
+    /// Who holds which key.
+    pub keys: KeyRing<KeyOwner>,
+    /// Models by name.
+    pub models: HashMap<ModelName, Arc<ModelRuntime>>,
+    /// Tenants by id.
+    pub tenants: HashMap<TenantId, Arc<TenantRuntime>>,
+    /// Upstreams in the order of the file.
+    pub upstreams: Vec<Arc<UpstreamHandle>>,
+}
+
+/// Who a key belongs to.
+#[derive(Clone)]
+pub struct KeyOwner {
+    /// The tenant.
+    pub tenant: Arc<TenantRuntime>,
+    /// Names the key in records.
+    pub fingerprint: KeyFingerprint,
+}
+
+/// A tenant with its balance.
+pub struct TenantRuntime {
+    /// What the configuration says.
+    pub plan: Arc<Tenant>,
+    /// Its balance, as last published.
+    pub board: Arc<Board>,
+    /// Owns its balance.
+    pub ledger: Addr<LedgerActor>,
+}
+
+/// A model with what was learned of it.
+pub struct ModelRuntime {
+    /// What the configuration says.
+    pub plan: Arc<Model>,
+    /// Upstreams whose vectors are of this model's space, in the order of the file; `Arc` because an ask to the
+    /// router carries them.
+    pub routes: Arc<[Route]>,
+    /// Width seen in answers; 0 until the first. Only used where the configuration does not know it.
+    learned_width: AtomicU32,
+    correction: Mutex<Correction>,
+}
+
+/// One way to get a model's vectors.
+#[derive(Clone)]
+pub struct Route {
+    /// The upstream.
+    pub upstream: Arc<UpstreamHandle>,
+    /// The model's name there.
+    pub remote_name: Arc<str>,
+    /// What it costs there.
+    pub prices: Prices,
+}
+
+impl ModelRuntime {
+    /// A model that nothing was learned of yet.
+    pub fn new(plan: Arc<Model>, routes: Vec<Route>) -> ModelRuntime {
+        ModelRuntime {
+            plan,
+            routes: routes.into(),
+            learned_width: AtomicU32::new(0),
+            correction: Mutex::new(Correction::default()),
+        }
+    }
+
+    /// Carries over what `earlier`, the same model under the configuration before, had learned.
+    pub fn inherit(&self, earlier: &ModelRuntime) {
+        self.learned_width.store(earlier.learned_width.load(Ordering::Relaxed), Ordering::Relaxed);
+        *self.correction.lock() = *earlier.correction.lock();
+    }
+
+    /// The native width, configured or learned.
+    pub fn native_width(&self) -> Option<u32> {
+        self.plan.dimensions.or_else(|| match self.learned_width.load(Ordering::Relaxed) {
+            0 => None,
+            width => Some(width),
+        })
+    }
+
+    /// Remembers the width of a first answer; returns the native width that holds from now on.
+    pub fn learn_width(&self, seen: u32) -> u32 {
+        if let Some(known) = self.plan.dimensions {
+            return known;
+        }
+        match self.learned_width.compare_exchange(0, seen, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => seen,
+            Err(known) => known,
+        }
+    }
+
+    /// `estimate`, corrected by how this model's providers have counted so far.
+    pub fn correct(&self, estimate: Estimate) -> Estimate {
+        self.correction.lock().apply(estimate)
+    }
+
+    /// Learns from an answer: `likely` was estimated, `actual` was billed.
+    pub fn observe_tokens(&self, likely: u64, actual: u64) {
+        self.correction.lock().observe(likely, actual);
+    }
+}
+
+impl Running {
+    /// The model that a client asked for, if this tenant may use it and it is of that kind.
+    ///
+    /// # Errors
+    /// `model_not_found`, `model_not_allowed`, or `invalid_input` for a model of another kind; each names the model
+    /// and, where that gives nothing away, those that would do.
+    pub fn model_for(
+        &self,
+        tenant: &TenantRuntime,
+        name: &str,
+        kind: ModelKind,
+    ) -> Result<Arc<ModelRuntime>, ApiError> {
+        let name = ModelName::from(name);
+        let Some(model) = self.models.get(&name) else {
+            let mut known: Vec<&str> = self
+                .models
+                .values()
+                .filter(|model| model.plan.kind == kind && tenant.plan.may_use(&model.plan.name))
+                .map(|model| model.plan.name.as_str())
+                .collect();
+            known.sort_unstable();
+            let message = format!("the model {:?} does not exist here; known: {}", shorten(name.as_str()), known.join(", "));
+            return Err(ApiError::new(Code::ModelNotFound, message).param("model"));
+        };
+        if !tenant.plan.may_use(&name) {
+            let message = format!("this key may not use the model {:?}", name.as_str());
+            return Err(ApiError::new(Code::ModelNotAllowed, message).param("model"));
+        }
+        if model.plan.kind != kind {
+            let (is, route) = match model.plan.kind {
+                ModelKind::Embedding => ("an embedding model", "/v1/embeddings"),
+                ModelKind::Rerank => ("a reranker", "/v1/rerank"),
+                ModelKind::Chat => ("a chat model", "/v1/chat/completions"),
+            };
+            let message = format!("the model {:?} is {is}: use {route}", name.as_str());
+            return Err(ApiError::new(Code::InvalidInput, message).param("model"));
+        }
+        Ok(Arc::clone(model))
+    }
+}
+
+/// A client's text as it may stand in an error message: bounded, on a character's edge.
+fn shorten(text: &str) -> &str {
+    const LONGEST: usize = 100;
+    if text.len() <= LONGEST {
+        return text;
+    }
+    let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}

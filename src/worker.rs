@@ -1,0 +1,217 @@
+//! What one HTTP worker thread has of its own: its connections to upstreams and its buffers of small facts.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use awc::http::header::{HeaderName, HeaderValue};
+
+use crate::actors::router::{Served, ServedBatch};
+use crate::config::plan::{Provider, Upstream};
+use crate::dialects::upstream::{self, EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
+use crate::dialects::wire::{Answer, Wire, WireError};
+use crate::dialects::{BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, simulated};
+use crate::gateway::Gateway;
+use crate::ids::UpstreamId;
+use crate::journey::classify::Call;
+use crate::runtime::Route;
+use crate::store::record::Record;
+use crate::tokens;
+
+/// Width of simulated vectors where the configuration states none.
+const SIMULATED_WIDTH: u32 = 384;
+
+/// A worker tells the router of ended requests when it has this many, or on its tick.
+const SERVED_BATCH: usize = 256;
+
+/// How often small facts are passed on.
+pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
+
+/// One HTTP worker's own state.
+pub struct Worker {
+    /// The gateway.
+    pub gateway: Arc<Gateway>,
+    wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
+    served: RefCell<Vec<Served>>,
+}
+
+/// What came of one call.
+pub enum Exchange {
+    /// A usable answer.
+    Answered(EmbedAnswer),
+    /// The provider said no.
+    Refused(ProviderError),
+    /// There was no usable answer.
+    Failed(CallError),
+}
+
+/// Why there was no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallError {
+    /// Nothing whole came over the wire.
+    Wire(WireError),
+    /// What came cannot be trusted.
+    Bad(BadAnswer),
+}
+
+impl CallError {
+    /// Whether time ran out.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, CallError::Wire(WireError::Timeout))
+    }
+
+    /// Says what happened, for a client: no address, no text.
+    pub fn describe(&self) -> String {
+        match self {
+            CallError::Wire(error) => error.describe().to_owned(),
+            CallError::Bad(bad) => format!("gave an answer that cannot be used: {}", bad.reason),
+        }
+    }
+}
+
+impl Exchange {
+    /// The label of `vectorgate_upstream_requests_total`.
+    pub fn status_label(&self) -> &'static str {
+        match self {
+            Exchange::Answered(_) => "ok",
+            Exchange::Refused(error) if error.status == 429 => "429",
+            Exchange::Refused(error) if error.status >= 500 => "5xx",
+            Exchange::Refused(_) => "4xx",
+            Exchange::Failed(error) if error.is_timeout() => "timeout",
+            Exchange::Failed(CallError::Bad(_)) => "bad_answer",
+            Exchange::Failed(CallError::Wire(_)) => "connection",
+        }
+    }
+}
+
+impl Worker {
+    /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
+    pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
+        let worker =
+            Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
+        let weak = Rc::downgrade(&worker);
+        actix_web::rt::spawn(async move {
+            loop {
+                tokio::time::sleep(FLUSH_EVERY).await;
+                let Some(worker) = weak.upgrade() else { break };
+                worker.flush_served();
+            }
+        });
+        worker
+    }
+
+    /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
+    pub fn served(&self, served: Served) {
+        let full = {
+            let mut buffer = self.served.borrow_mut();
+            buffer.push(served);
+            buffer.len() >= SERVED_BATCH
+        };
+        if full {
+            self.flush_served();
+        }
+    }
+
+    fn flush_served(&self) {
+        let batch = std::mem::take(&mut *self.served.borrow_mut());
+        if !batch.is_empty() {
+            self.gateway.router.do_send(ServedBatch(batch));
+        }
+    }
+
+    /// Records that cost nothing are written within [`FLUSH_EVERY`].
+    pub fn later(&self, records: Vec<Record>) {
+        self.gateway.backlog.push(records);
+    }
+
+    /// This worker's client for `plan`; a reload that changed the upstream gets a new one.
+    fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
+        let mut wires = self.wires.borrow_mut();
+        if let Some((known, wire)) = wires.get(&plan.id)
+            && Arc::ptr_eq(known, plan)
+        {
+            return Rc::clone(wire);
+        }
+        let wire = Rc::new(Wire::new(plan));
+        wires.insert(plan.id.clone(), (Arc::clone(plan), Rc::clone(&wire)));
+        wire
+    }
+
+    /// One call for the vectors of `inputs`.
+    pub async fn embed(&self, call: &Call, route: &Route, inputs: &[Input], expect: &Expect) -> Exchange {
+        let plan = &route.upstream.plan;
+        if plan.provider == Provider::Simulated {
+            return Exchange::Answered(simulate(call, inputs));
+        }
+        let request = EmbedRequest {
+            remote_model: &route.remote_name,
+            inputs,
+            single: call.single,
+            width: call.asked_width,
+            encoding: call.encoding,
+            options: &call.options,
+            original: call.original.as_ref().filter(|_| upstream::speaks(plan.provider, call.context.dialect)),
+        };
+        let wire_request = match encode_embed(plan.provider, &request) {
+            Ok(wire_request) => wire_request,
+            Err(unsupported) => return Exchange::Failed(CallError::Bad(BadAnswer { reason: unsupported.message })),
+        };
+        let extra: Vec<(HeaderName, HeaderValue)> = call
+            .context
+            .trace
+            .iter()
+            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
+            .collect();
+        match self.wire(plan).call(wire_request, &extra).await {
+            Ok(answer) => read(plan.provider, answer, expect),
+            Err(error) => Exchange::Failed(CallError::Wire(error)),
+        }
+    }
+}
+
+fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {
+    let status = answer.status;
+    let headers = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    if !(200..300).contains(&status) {
+        return Exchange::Refused(decode_error(provider, status, &headers, &answer.body));
+    }
+    match decode_embed(provider, &headers, answer.body.clone(), expect) {
+        Ok(decoded) => Exchange::Answered(decoded),
+        Err(bad) => Exchange::Failed(CallError::Bad(bad)),
+    }
+}
+
+/// Whether the simulated provider has words for these options: it knows texts and widths, nothing else.
+///
+/// # Errors
+/// Names the field it has no word for.
+pub fn simulated_takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), Unsupported> {
+    let refuse = |field: &str, message: &str, input_kind| {
+        Err(Unsupported { field: field.to_owned(), message: message.to_owned(), input_kind })
+    };
+    if inputs.iter().any(|input| matches!(input, Input::Tokens(_))) {
+        let message = "the simulated provider takes texts only, not token ids (with LangChain: \
+                       check_embedding_ctx_length=False)";
+        return refuse("input", message, true);
+    }
+    if options.dtype != Dtype::Float {
+        return refuse("output_dtype", "the simulated provider makes float vectors only", false);
+    }
+    Ok(())
+}
+
+fn simulate(call: &Call, inputs: &[Input]) -> EmbedAnswer {
+    let width = call.asked_width.or(call.model.plan.dimensions).unwrap_or(SIMULATED_WIDTH);
+    let mut counted = 0;
+    let vectors = inputs
+        .iter()
+        .map(|input| {
+            let text: std::borrow::Cow<'_, str> = serde_json::from_slice(input.raw()).unwrap_or_default();
+            counted += tokens::count_exact(call.model.plan.tokenizer, &text).unwrap_or(text.len() as u64).max(1);
+            simulated::embed(&text, width)
+        })
+        .collect();
+    EmbedAnswer::exact(vectors, counted)
+}
