@@ -153,13 +153,8 @@ mod tests {
 
     use super::*;
 
-    const PLAIN: KeyParts<'_> = KeyParts {
-        tenant: Some("t"),
-        space: "m",
-        width: None,
-        parameters: &[],
-        normalization: Normalization::Exact,
-    };
+    const PLAIN: KeyParts<'_> =
+        KeyParts { tenant: Some("t"), space: "m", width: None, parameters: &[], normalization: Normalization::Exact };
 
     #[track_caller]
     fn check_all_differ(keys: &[CacheKey]) {

@@ -21,7 +21,6 @@ pub(super) enum Level {
 }
 
 /// Reads the value of one field that carries inputs.
-#[derive(Debug)]
 pub(super) struct ItemReader {
     limits: ScanLimits,
     field: &'static str,
@@ -55,10 +54,6 @@ impl ItemReader {
     /// A field's value is about to begin.
     pub(super) fn begin(&mut self, field: &'static str) {
         self.field = field;
-    }
-
-    pub(super) fn field(&self) -> &'static str {
-        self.field
     }
 
     /// The inputs read; `None` if the value was `null`.
@@ -110,7 +105,9 @@ impl ItemReader {
 
     pub(super) fn list_ends(&mut self, level: Level, end: usize) -> Result<(), ScanError> {
         match (level, self.shape) {
-            (Level::Member, None) => return Err(self.error(format!("{} is an empty list", self.field))),
+            (Level::Member, None) => {
+                return Err(ScanError::input(self.field, None, format!("{} is an empty list", self.field)));
+            }
             (Level::Member, Some(Shape::Tokens)) => self.tokens_end(end),
             (Level::Member, Some(_)) => {}
             _ if self.token_count == 0 => return Err(self.error(format!("{} is an empty list", self.place()))),
@@ -179,7 +176,7 @@ impl ItemReader {
     pub(super) fn token_byte(&mut self, byte: u8) -> Result<(), ScanError> {
         match byte {
             b'0'..=b'9' => self.token = self.token * 10 + u64::from(byte - b'0'),
-            b'-' if self.token == 0 => return Err(self.error(format!("{} is negative", self.token_place()))),
+            b'-' => return Err(self.error(format!("{} is negative", self.token_place()))),
             _ => return Err(self.not_a_token()),
         }
         if self.token > u64::from(u32::MAX) {
@@ -231,8 +228,9 @@ impl ItemReader {
                 if one > other {
                     std::mem::swap(&mut one, &mut other);
                 }
-                let at = if shape == Shape::Tokens { self.token_count as usize } else { self.items.len() };
-                return Err(self.error(format!("{} mixes {one} and {other} at item {at}", self.field)));
+                let at = self.elements();
+                let message = format!("{} mixes {one} and {other} at item {at}", self.field);
+                return Err(ScanError::input(self.field, Some(at), message));
             }
         };
         self.shape = Some(shape);
@@ -240,11 +238,14 @@ impl ItemReader {
     }
 
     fn wrong_member(&self, what: &str) -> ScanError {
-        self.error(format!("{} is {what}; expected a text, a list of texts or token ids", self.field))
+        let message = format!("{} is {what}; expected a text, a list of texts or token ids", self.field);
+        ScanError::input(self.field, None, message)
     }
 
     fn wrong_element(&self, what: &str) -> ScanError {
-        self.error(format!("{}[{}] is {what}; expected a text or token ids", self.field, self.elements()))
+        let at = self.elements();
+        let message = format!("{}[{at}] is {what}; expected a text or token ids", self.field);
+        ScanError::input(self.field, Some(at), message)
     }
 
     fn not_a_token(&self) -> ScanError {

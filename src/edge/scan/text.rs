@@ -41,7 +41,6 @@ impl Sink for Skip {
 }
 
 /// Collects a key, up to a bound.
-#[derive(Debug, Default)]
 pub(super) struct KeyText {
     bytes: Vec<u8>,
     max: usize,
@@ -75,8 +74,7 @@ impl Sink for KeyText {
 /// otherwise pay the hash's overhead for every character.
 const STAGE: usize = 256;
 
-/// Digest and character counts of a text.
-#[derive(Debug)]
+/// Digest and character counts of a text. Has no `Debug`: it holds parts of the text.
 pub(super) struct TextDigest {
     hasher: Sha256,
     staged: [u8; STAGE],
@@ -151,7 +149,7 @@ enum Part {
 }
 
 /// Reads one string, from behind its opening quote to behind its closing one.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct StringReader {
     part: Part,
     /// The beginning of a character that was cut by the end of a chunk.
