@@ -1,1 +1,3 @@
-//! Not written yet.
+//! How each provider speaks.
+
+pub mod cut;
