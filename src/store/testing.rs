@@ -131,7 +131,8 @@ struct Platter {
     segments: BTreeMap<u64, Vec<u8>>,
     /// Bytes that are still taken; then every write fails. `None`: no end.
     room: Option<usize>,
-    /// The process is gone: nothing works any more.
+    /// The process dies in the write that finds no room; nothing works from then on.
+    fatal: bool,
     dead: bool,
     no_truncate: bool,
     no_sync: bool,
@@ -165,8 +166,10 @@ impl MemoryDisk {
         self.0.lock().no_sync = refuses;
     }
 
-    pub(super) fn kill(&self) {
-        self.0.lock().dead = true;
+    /// Lets the process die in the middle of the write that brings the total to `room` more bytes.
+    pub(super) fn die_after(&self, room: usize) {
+        let mut platter = self.0.lock();
+        (platter.room, platter.fatal) = (Some(room), true);
     }
 
     pub(super) fn syncs(&self) -> u64 {
@@ -189,6 +192,7 @@ impl MemoryDisk {
         let taken = platter.room.map_or(bytes.len(), |room| room.min(bytes.len()));
         platter.room = platter.room.map(|room| room - taken);
         platter.segments.entry(segment).or_default().extend_from_slice(&bytes[..taken]);
+        platter.dead = platter.fatal && taken < bytes.len();
         if taken < bytes.len() { Err(refused()) } else { Ok(()) }
     }
 }
