@@ -1,1 +1,24 @@
-//! Not written yet.
+//! What outlives the process: balances and usage records, in an append-only journal.
+//!
+//! - [`record`]: the facts that are kept, one a line
+//! - [`book`]: what a sequence of facts amounts to
+//! - [`segment`]: lines with checksums, and where a damaged file stops being trusted
+//! - [`disk`]: the folder
+//! - [`writer`]: appends, keeps what the disk refused, starts new segments, recovers
+//! - [`journal`]: the writer for many threads, and syncing to the device
+//! - [`usage`]: reading records back, filtered and summed
+//!
+//! Invariant: no rule about money is made here; accounts decide, the store remembers.
+
+pub mod book;
+pub mod disk;
+pub mod journal;
+pub mod record;
+pub mod segment;
+pub mod usage;
+pub mod writer;
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod testing;
