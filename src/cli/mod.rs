@@ -1,1 +1,4 @@
-//! Not written yet.
+//! Commands other than `serve`.
+
+pub mod check;
+pub mod key;

@@ -240,6 +240,17 @@ pub enum ModelKind {
     Chat,
 }
 
+impl ModelKind {
+    /// The name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ModelKind::Embedding => "embedding",
+            ModelKind::Rerank => "rerank",
+            ModelKind::Chat => "chat",
+        }
+    }
+}
+
 /// Widths to which a vector may be cut and still mean the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Matryoshka {
@@ -356,6 +367,41 @@ pub enum Provider {
     Anthropic,
     /// The built-in provider.
     Simulated,
+}
+
+impl Provider {
+    /// The name in the configuration and in labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Provider::OpenAi => "openai",
+            Provider::Azure => "azure",
+            Provider::Cohere => "cohere",
+            Provider::Voyage => "voyage",
+            Provider::Jina => "jina",
+            Provider::Tei => "tei",
+            Provider::Ollama => "ollama",
+            Provider::Vllm => "vllm",
+            Provider::Anthropic => "anthropic",
+            Provider::Simulated => "simulated",
+        }
+    }
+
+    /// The provider of that name, if there is one.
+    pub fn parse(name: &str) -> Option<Provider> {
+        let all = [
+            Provider::OpenAi,
+            Provider::Azure,
+            Provider::Cohere,
+            Provider::Voyage,
+            Provider::Jina,
+            Provider::Tei,
+            Provider::Ollama,
+            Provider::Vllm,
+            Provider::Anthropic,
+            Provider::Simulated,
+        ];
+        all.into_iter().find(|provider| provider.as_str() == name)
+    }
 }
 
 /// One `[[upstreams]]` entry.

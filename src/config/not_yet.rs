@@ -1,0 +1,40 @@
+//! Keys that are read and checked but whose behaviour does not exist yet.
+//!
+//! Using one is a start-up error, never silently without effect. A behaviour that arrives takes its line out.
+
+use super::tree::Value;
+
+/// A key by its path without indexes, when a value asks for what is missing, and what to say.
+type Entry = (&'static str, fn(&Value) -> bool, &'static str);
+
+/// What is not there yet.
+const NOT_YET: &[Entry] = &[
+    ("store.ledger", |value| is(value, &["redis"]), "the shared ledger in Redis is not available yet"),
+    ("quota.shared", |value| is(value, &["redis"]), "shared quota through Redis is not available yet"),
+    ("cache.backend", |value| is(value, &["redis", "tiered"]), "the Redis cache is not available yet"),
+    ("quota.hedge", |value| matches!(value, Value::Bool(true)), "hedged calls are not available yet"),
+    ("server.tls_cert", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
+    ("server.tls_key", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
+    (
+        "server.cors_origins",
+        |value| !matches!(value, Value::List(list) if list.is_empty()),
+        "CORS is not available yet",
+    ),
+    ("collections", |_| true, "collections are not available yet"),
+    ("tenants[].budget_period", |value| !is(value, &["none"]), "budgets that refill are not available yet"),
+    ("models[].kind", |value| is(value, &["rerank", "chat"]), "rerank and chat models are not available yet"),
+    (
+        "upstreams[].provider",
+        |value| !is(value, &["openai", "tei", "simulated"]),
+        "providers other than openai, tei and simulated are not available yet",
+    ),
+];
+
+fn is(value: &Value, texts: &[&str]) -> bool {
+    value.as_text().is_some_and(|text| texts.contains(&text))
+}
+
+/// What to say about `value` at this path without indexes, if its behaviour is not there yet.
+pub(crate) fn find(pattern: &str, value: &Value) -> Option<&'static str> {
+    NOT_YET.iter().find(|(key, asks, _)| *key == pattern && asks(value)).map(|(_, _, message)| *message)
+}

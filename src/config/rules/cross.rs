@@ -1,0 +1,143 @@
+//! Rules between the parts: prices under budgets, the demo key on open listeners, and what only looks wrong.
+
+use super::models::ModelEntry;
+use super::upstreams::UpstreamEntry;
+use crate::config::builtin::{DEMO_KEY, DEMO_KEY_SHA256};
+use crate::config::fields::Fields;
+use crate::config::plan::{CacheBackend, Case, Model, ModelKind, Normalization, Plan, Prices};
+use crate::config::problem::{Path, Report};
+use crate::config::secret::Secret;
+
+pub(super) fn check(
+    plan: &Plan,
+    models: &[ModelEntry],
+    upstreams: &[UpstreamEntry],
+    server: &Fields,
+    report: &mut Report,
+) {
+    for entry in models {
+        check_price(entry, upstreams, plan, report);
+        check_served(entry, plan, report);
+    }
+    check_case(plan, report);
+    check_split_spaces(plan, upstreams, report);
+    check_demo_key(plan, server, report);
+    if plan.tenants.is_empty() {
+        report.warning(&Path::section("tenants"), "there is none: nobody can call until one is added");
+    }
+}
+
+/// Whether `prices` says what a call of that kind costs.
+fn is_priced(kind: ModelKind, prices: &Prices) -> bool {
+    match kind {
+        ModelKind::Embedding => prices.input.is_some(),
+        ModelKind::Rerank => prices.input.is_some() || prices.search.is_some(),
+        ModelKind::Chat => prices.input.is_some() && prices.output.is_some(),
+    }
+}
+
+/// A budget means nothing for a model whose calls cost an unknown amount.
+fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, report: &mut Report) {
+    let ModelEntry { model, fields } = entry;
+    let bound = plan.tenants.iter().find(|tenant| tenant.budget.is_some() && tenant.may_use(&model.name));
+    let Some(tenant) = bound.map(|tenant| &tenant.id) else { return };
+    let (key, also) = match model.kind {
+        ModelKind::Embedding => ("price_usd_per_million_tokens", ""),
+        ModelKind::Rerank => ("price_usd_per_thousand_searches", " or price_usd_per_million_tokens"),
+        ModelKind::Chat => ("price_usd_per_million_tokens", " and output_price_usd_per_million_tokens"),
+    };
+    let right = format!("set {key}{also}; write \"0\" if it really costs nothing");
+    let unpriced: Vec<&str> = (upstreams.iter())
+        .filter(|one| {
+            let mut served = one.upstream.serves.iter().filter(|serves| serves.model == model.name);
+            served.any(|serves| !is_priced(model.kind, &serves.prices))
+        })
+        .map(|one| one.upstream.id.as_str())
+        .collect();
+    let served = upstreams.iter().any(|one| one.upstream.serves.iter().any(|serves| serves.model == model.name));
+    if unpriced.is_empty() && (served || is_priced(model.kind, &model.prices)) {
+        return;
+    }
+    let where_to = if unpriced.is_empty() { String::new() } else { format!(" at {}", unpriced.join(", ")) };
+    let what = format!("no price{where_to}, but the tenant \"{tenant}\" may use it on a budget");
+    fields.problem(report, key, what, right);
+}
+
+fn answers(plan: &Plan, model: &Model, other: &str) -> bool {
+    let same_space = |one: &&std::sync::Arc<Model>| one.name.as_str() == other && one.space == model.space;
+    model.name.as_str() == other
+        || (model.kind == ModelKind::Embedding && plan.models.iter().any(|one| same_space(&one)))
+}
+
+fn check_served(entry: &ModelEntry, plan: &Plan, report: &mut Report) {
+    let mut serves = plan.upstreams.iter().flat_map(|upstream| &upstream.serves);
+    if !serves.any(|serves| answers(plan, &entry.model, serves.model.as_str())) {
+        entry.fields.warning(report, "name", "no upstream serves it, so every request for it fails");
+    }
+}
+
+/// Folding queries lets texts share an entry whose vectors differ.
+fn check_case(plan: &Plan, report: &mut Report) {
+    let cased = plan.models.iter().filter(|model| model.kind == ModelKind::Embedding && model.case == Case::Kept);
+    let names: Vec<&str> = cased.map(|model| model.name.as_str()).collect();
+    if plan.cache.normalize_queries == Normalization::Lowercase
+        && plan.cache.backend != CacheBackend::Off
+        && !names.is_empty()
+    {
+        let text = format!(
+            "\"lowercase\" lets queries that differ by case share a cached vector, although case matters to {}; \"trim\" \
+             keeps them apart",
+            names.join(", ")
+        );
+        report.warning(&Path::section("cache").key("normalize_queries"), text);
+    }
+}
+
+/// Two models that one name at one provider stands behind are likely one space by mistake called two.
+fn check_split_spaces(plan: &Plan, upstreams: &[UpstreamEntry], report: &mut Report) {
+    let space_of = |name: &crate::ids::ModelName| {
+        let model = plan.models.iter().find(|model| model.name == *name)?;
+        (model.kind == ModelKind::Embedding).then_some(&model.space)
+    };
+    let served =
+        || (upstreams.iter()).flat_map(|entry| entry.upstream.serves.iter().map(move |serves| (entry, serves)));
+    for (index, (entry, serves)) in served().enumerate() {
+        let twin = served().take(index).find(|(other, others)| {
+            other.upstream.provider == entry.upstream.provider
+                && others.remote_name == serves.remote_name
+                && space_of(&others.model) != space_of(&serves.model)
+        });
+        if let (Some((other, others)), Some(space)) = (twin, space_of(&serves.model)) {
+            let text = format!(
+                "\"{}\" is served in the space \"{space}\" here and as \"{}\" by {}; upstreams of two spaces never \
+                 answer for each other",
+                serves.remote_name, others.model, other.upstream.id
+            );
+            entry.fields.warning(report, "serves", text);
+        }
+    }
+}
+
+fn is_demo_key(sha256: &[u8; 32]) -> bool {
+    hex::encode(sha256) == DEMO_KEY_SHA256
+}
+
+/// The demo key is public: it must not open anything to other machines.
+fn check_demo_key(plan: &Plan, server: &Fields, report: &mut Report) {
+    let holder = plan.tenants.iter().find(|tenant| tenant.keys.iter().any(|key| is_demo_key(&key.sha256)));
+    let Some(holder) = holder else { return };
+    if !plan.server.listen.ip().is_loopback() {
+        let what = format!(
+            "{} can be reached from other machines, but the tenant \"{}\" has the public demo key",
+            plan.server.listen, holder.id
+        );
+        let right = "configure [[tenants]] with keys of `vectorgate key new`, or listen on 127.0.0.1";
+        server.problem(report, "listen", what, right);
+    }
+}
+
+/// The demo tenant's secret, if there is such a tenant.
+pub(super) fn demo_key(plan: &Plan) -> Option<Secret> {
+    let mut keys = plan.tenants.iter().flat_map(|tenant| &tenant.keys);
+    keys.any(|key| is_demo_key(&key.sha256)).then(|| Secret::new(DEMO_KEY.to_owned()))
+}

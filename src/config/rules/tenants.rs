@@ -1,0 +1,148 @@
+//! `[[tenants]]` and `[[collections]]`.
+
+use std::sync::Arc;
+
+use super::models::{ModelEntry, find, unknown_model_hint};
+use crate::config::fields::Fields;
+use crate::config::plan::{BudgetPeriod, Collection, KeyHash, ModelKind, Stage, Tenant};
+use crate::config::problem::Report;
+use crate::ids::{KeyFingerprint, ModelName, TenantId};
+use crate::pure::class::TrafficClass;
+
+pub(super) fn build(
+    entries: &[Fields],
+    models: &[ModelEntry],
+    collections: &[Collection],
+    report: &mut Report,
+) -> Vec<Arc<Tenant>> {
+    let mut tenants: Vec<Arc<Tenant>> = Vec::new();
+    for fields in entries {
+        let id = fields.text("id");
+        if !id.is_empty() && tenants.iter().any(|other| other.id.as_str() == id) {
+            fields.problem(report, "id", format!("the tenant \"{id}\" is there twice"), "give it another id");
+        }
+        if id.contains(['/', '?', '#', '%']) {
+            let right = "it stands in paths of the admin side: avoid / ? # %";
+            fields.problem(report, "id", format!("\"{id}\" is not usable as a tenant's id"), right);
+        }
+        let keys = keys(fields, &tenants, report);
+        let budget = fields.opt_text("budget").and_then(|text| text.parse().ok());
+        let budget_period = match fields.text("budget_period") {
+            "day" => BudgetPeriod::Day,
+            "month" => BudgetPeriod::Month,
+            _ => BudgetPeriod::None,
+        };
+        if budget_period != BudgetPeriod::None && budget.is_none() {
+            fields.problem(report, "budget_period", "there is no budget to refill", "set `budget`, or remove it");
+        }
+        tenants.push(Arc::new(Tenant {
+            id: TenantId::from(id),
+            keys,
+            budget,
+            budget_period,
+            tpm: fields.int_unless_zero("tpm"),
+            rpm: fields.int_unless_zero("rpm"),
+            weight: fields.int("weight"),
+            class: TrafficClass::parse(fields.text("class")),
+            models: allowed_models(fields, models, collections, report),
+            serve_cached_when_exhausted: fields.flag("serve_cached_when_exhausted"),
+        }));
+    }
+    tenants
+}
+
+fn keys(fields: &Fields, others: &[Arc<Tenant>], report: &mut Report) -> Vec<KeyHash> {
+    let mut keys: Vec<KeyHash> = Vec::new();
+    let path = fields.path.key("key_sha256");
+    let listed = fields.texts("key_sha256");
+    if listed.is_empty() {
+        fields.warning(report, "key_sha256", "no key: nobody can use this tenant until one is added");
+    }
+    for (text, at) in listed {
+        let mut sha256 = [0; 32];
+        if hex::decode_to_slice(text, &mut sha256).is_err() {
+            // The text is not repeated: it may be the key itself.
+            let what = "an entry is not a SHA-256 in hex (64 digits)";
+            report.problem(&at, &path, what, "`vectorgate key new` prints the line to put here");
+            continue;
+        }
+        let fingerprint = hex::encode(&sha256[..8]);
+        let owner = others.iter().find(|other| other.keys.iter().any(|key| key.sha256 == sha256));
+        if let Some(owner) = owner {
+            let what = format!("the key {fingerprint} belongs to \"{}\" already", owner.id);
+            report.problem(&at, &path, what, "a key names one tenant");
+        } else if keys.iter().any(|key| key.sha256 == sha256) {
+            report.problem(&at, &path, format!("the key {fingerprint} is there twice"), "remove one");
+        }
+        keys.push(KeyHash { sha256, fingerprint: KeyFingerprint::from(fingerprint) });
+    }
+    keys
+}
+
+/// `None`: all.
+fn allowed_models(
+    fields: &Fields,
+    models: &[ModelEntry],
+    collections: &[Collection],
+    report: &mut Report,
+) -> Option<Vec<ModelName>> {
+    let listed = fields.texts("models");
+    if listed.is_empty() {
+        fields.warning(report, "models", "no model: this tenant can use nothing");
+    }
+    if listed.iter().any(|(name, _)| *name == "*") {
+        return None;
+    }
+    for (name, at) in &listed {
+        let known = find(models, name).is_some() || collections.iter().any(|collection| collection.name == *name);
+        if !known {
+            let what = format!("no model is called \"{name}\"");
+            report.problem(at, &fields.path.key("models"), what, unknown_model_hint(models, name));
+        }
+    }
+    Some(listed.into_iter().map(|(name, _)| ModelName::from(name)).collect())
+}
+
+pub(super) fn collections(entries: &[Fields], models: &[ModelEntry], report: &mut Report) -> Vec<Collection> {
+    let mut collections: Vec<Collection> = Vec::new();
+    for fields in entries {
+        let name = fields.text("name");
+        if !name.is_empty() && collections.iter().any(|other| other.name == name) {
+            fields.problem(report, "name", format!("the collection \"{name}\" is there twice"), "rename one");
+        }
+        if find(models, name).is_some() {
+            let right = "clients ask for a collection by its name, so no model may have it";
+            fields.problem(report, "name", format!("\"{name}\" is a model's name"), right);
+        }
+        for key in ["from", "to"] {
+            let Some(model) = fields.opt_text(key) else { continue };
+            match find(models, model) {
+                None => {
+                    let right = unknown_model_hint(models, model);
+                    fields.problem(report, key, format!("no model is called \"{model}\""), right);
+                }
+                Some(found) if found.model.kind != ModelKind::Embedding => {
+                    fields.problem(report, key, format!("\"{model}\" makes no vectors"), "name an embedding model");
+                }
+                Some(_) => {}
+            }
+        }
+        let (from, to) = (fields.text("from"), fields.text("to"));
+        if from == to && !from.is_empty() {
+            fields.problem(report, "to", format!("\"{to}\" is where it comes from"), "name another model than `from`");
+        }
+        collections.push(Collection {
+            name: name.to_owned(),
+            from: ModelName::from(from),
+            to: ModelName::from(to),
+            stage: match fields.text("stage") {
+                "backfill" => Stage::Backfill,
+                "canary" => Stage::Canary,
+                "new" => Stage::New,
+                _ => Stage::Old,
+            },
+            canary: fields.number("canary"),
+        });
+    }
+    collections
+}
