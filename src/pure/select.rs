@@ -1,1 +1,161 @@
-//! Not written yet.
+//! Owns the order in which the upstreams of one vector space are tried. Refuses to know spaces and models: whoever calls
+//! hands in upstreams that may answer for each other, and no other can come out.
+
+use std::time::Duration;
+
+use super::time::Mono;
+
+/// How fast an old latency is forgotten: after this long about a third of its weight is left.
+const DECAY: Duration = Duration::from_secs(10);
+
+/// A latency average that believes bad news at once and good news slowly: one slow answer is enough to prefer the
+/// neighbour, and it takes [`DECAY`] of fast ones to come back.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PeakEwma {
+    average_ns: f64,
+    updated: Mono,
+}
+
+impl PeakEwma {
+    /// Counts a latency at `now`.
+    pub fn record(&mut self, latency: Duration, now: Mono) {
+        let latency_ns = latency.as_nanos() as f64;
+        if latency_ns >= self.average_ns {
+            self.average_ns = latency_ns;
+        } else {
+            let weight = (-now.since(self.updated).as_secs_f64() / DECAY.as_secs_f64()).exp();
+            self.average_ns = self.average_ns * weight + latency_ns * (1.0 - weight);
+        }
+        self.updated = self.updated.max(now);
+    }
+
+    /// The average in nanoseconds; 0 before the first latency, so that an unknown upstream is tried soon.
+    pub fn nanos(&self) -> u64 {
+        self.average_ns as u64
+    }
+}
+
+/// One upstream that could answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate<Id> {
+    /// Its id.
+    pub id: Id,
+    /// Lower tiers are tried first.
+    pub tier: u32,
+    /// Calls in flight there.
+    pub in_flight: u64,
+    /// Its latency, [`PeakEwma::nanos`].
+    pub latency_ns: u64,
+    /// Whether it would take a call now (breaker not open, not parked, not cooling down). An unusable one is kept as a
+    /// last resort, since what is known here may be a moment old.
+    pub usable: bool,
+}
+
+impl<Id> Candidate<Id> {
+    /// Expected cost of one more call: the latency of all that are in flight and this one.
+    fn cost(&self) -> u128 {
+        u128::from(self.latency_ns.max(1)) * (u128::from(self.in_flight) + 1)
+    }
+}
+
+/// Orders all candidates: usable ones first, by tier, and within a tier the cheaper of two picked by `rolls` (random numbers
+/// in 0..1) before the others by cost. Two choices instead of the cheapest of all, or every worker would send to the same
+/// upstream until its figures change.
+pub fn order<Id>(mut candidates: Vec<Candidate<Id>>, rolls: [f64; 2]) -> Vec<Candidate<Id>> {
+    candidates.sort_by_key(|candidate| (!candidate.usable, candidate.tier, candidate.cost()));
+    let mut start = 0;
+    while start < candidates.len() {
+        let rest = candidates.get_mut(start..).unwrap_or_default();
+        let Some((usable, tier)) = rest.first().map(|first| (first.usable, first.tier)) else { break };
+        let group = rest.iter().take_while(|candidate| (candidate.usable, candidate.tier) == (usable, tier)).count();
+        let one = pick(rolls[0], group);
+        // The second pick is among the others, so that it is a choice.
+        let other = if group > 1 { (one + 1 + pick(rolls[1], group - 1)) % group } else { one };
+        // Sorted by cost, so the lower position is the cheaper one.
+        if let Some(ahead) = rest.get_mut(..=one.min(other)) {
+            ahead.rotate_right(1);
+        }
+        start += group;
+    }
+    candidates
+}
+
+fn pick(roll: f64, n: usize) -> usize {
+    let roll = if roll.is_finite() { roll.clamp(0.0, 1.0) } else { 0.0 };
+    ((roll * n as f64) as usize).min(n.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate(id: u32, tier: u32, in_flight: u64, latency_ns: u64) -> Candidate<u32> {
+        Candidate { id, tier, in_flight, latency_ns, usable: true }
+    }
+
+    #[track_caller]
+    fn check(candidates: &[Candidate<u32>], rolls: [f64; 2], expected: &[u32]) {
+        let ids: Vec<u32> = order(candidates.to_vec(), rolls).iter().map(|candidate| candidate.id).collect();
+        assert_eq!(ids, expected);
+    }
+
+    #[test]
+    fn lower_tiers_come_first_and_the_unusable_last() {
+        let far = candidate(1, 1, 0, 1);
+        let near = candidate(2, 0, 50, 1_000);
+        let down = Candidate { usable: false, ..candidate(3, 0, 0, 1) };
+        check(&[down, far, near], [0.0, 0.0], &[2, 1, 3]);
+        check(&[], [0.0, 0.0], &[]);
+        check(&[down], [0.9, 0.9], &[3]);
+    }
+
+    #[test]
+    fn of_two_picked_the_cheaper_goes_first() {
+        let fast = candidate(1, 0, 1, 100);
+        let slow = candidate(2, 0, 1, 900);
+        let busy = candidate(3, 0, 8, 150);
+        check(&[slow, fast], [0.0, 0.0], &[1, 2]);
+        check(&[slow, fast], [0.99, 0.99], &[1, 2]);
+        check(&[slow, fast, busy], [0.4, 0.0], &[3, 1, 2]);
+        check(&[slow, fast, busy], [0.4, 0.9], &[1, 3, 2]);
+    }
+
+    #[test]
+    fn bad_news_counts_at_once_and_good_news_slowly() {
+        let mut ewma = PeakEwma::default();
+        ewma.record(Duration::from_millis(10), Mono::from_millis(0));
+        ewma.record(Duration::from_millis(500), Mono::from_millis(100));
+        assert_eq!(ewma.nanos(), 500_000_000);
+        ewma.record(Duration::from_millis(10), Mono::from_millis(200));
+        assert!(ewma.nanos() > 480_000_000);
+        for s in 1..60 {
+            ewma.record(Duration::from_millis(10), Mono::from_millis(s * 1_000));
+        }
+        assert!(ewma.nanos() < 15_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn every_candidate_comes_out_once_and_tiers_stay_in_order(
+            parts in prop::collection::vec((0_u32..3, 0_u64..9, 0_u64..1_000, any::<bool>()), 0..12),
+            rolls in [0.0_f64..1.0, 0.0_f64..1.0],
+        ) {
+            let candidates: Vec<Candidate<usize>> = parts.iter().enumerate().map(|(id, (tier, in_flight, latency_ns, usable))| {
+                Candidate { id, tier: *tier, in_flight: *in_flight, latency_ns: *latency_ns, usable: *usable }
+            }).collect();
+            let ordered = order(candidates.clone(), rolls);
+            let mut ids: Vec<usize> = ordered.iter().map(|candidate| candidate.id).collect();
+            prop_assert!(ordered.is_sorted_by_key(|candidate| (!candidate.usable, candidate.tier)));
+            // The most expensive of a group of two or more is never first in it.
+            for group in ordered.chunk_by(|a, b| (a.usable, a.tier) == (b.usable, b.tier)) {
+                let worst = group.iter().map(Candidate::cost).max();
+                let best = group.iter().map(Candidate::cost).min();
+                prop_assert!(worst == best || group.first().map(Candidate::cost) != worst);
+            }
+            ids.sort_unstable();
+            prop_assert_eq!(ids, (0..candidates.len()).collect::<Vec<_>>());
+        }
+    }
+}
