@@ -13,3 +13,5 @@ pub mod journey;
 pub mod pure;
 pub mod store;
 pub mod telemetry;
+pub mod tokens;
+pub mod vector;

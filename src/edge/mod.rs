@@ -1,1 +1,3 @@
-//! Not written yet.
+//! HTTP in and out; knows nothing about providers.
+
+pub mod scan;

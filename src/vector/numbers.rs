@@ -1,0 +1,101 @@
+//! JSON arrays of numbers as text: checked without being parsed, and parsed where the values are needed.
+//!
+//! Checking must be much cheaper than parsing, since it is done for every vector that passes through: digits are
+//! skipped eight at a time, and only numbers that could be too big for `f32` are parsed.
+
+use super::VectorError;
+
+/// Numbers with at most this many digits before the point and no positive exponent are below 10³⁸, hence finite.
+const SAFE_DIGITS: usize = 38;
+
+/// Checks a whole JSON array and counts its elements.
+pub(super) fn check(array: &[u8]) -> Result<usize, VectorError> {
+    if array.first() != Some(&b'[') {
+        return Err(VectorError::NotAnArray);
+    }
+    let mut at = blank(array, 1);
+    let mut count = 0;
+    if array.get(at) == Some(&b']') {
+        return if at + 1 == array.len() { Ok(0) } else { Err(VectorError::NotAnArray) };
+    }
+    loop {
+        at = number(array, at, count)?;
+        count += 1;
+        at = blank(array, at);
+        match array.get(at) {
+            Some(b',') => at = blank(array, at + 1),
+            Some(b']') if at + 1 == array.len() => return Ok(count),
+            _ => return Err(VectorError::NotAnArray),
+        }
+    }
+}
+
+/// Hands out the elements of a checked array.
+pub(super) fn each(array: &[u8], mut take: impl FnMut(f32)) {
+    let mut rest = array;
+    while let Some(start) = rest.iter().position(|byte| matches!(byte, b'-' | b'0'..=b'9')) {
+        rest = &rest[start..];
+        let Ok((value, length)) = fast_float2::parse_partial::<f32, _>(rest) else { return };
+        take(value);
+        rest = rest.get(length..).unwrap_or_default();
+    }
+}
+
+/// Checks the number that begins at `at`; the place behind it.
+fn number(array: &[u8], at: usize, element: usize) -> Result<usize, VectorError> {
+    let not_a_number = VectorError::NotANumber { element };
+    let first = if array.get(at) == Some(&b'-') { at + 1 } else { at };
+    let mut end = digits(array, first);
+    let whole = end - first;
+    if whole == 0 || (whole > 1 && array.get(first) == Some(&b'0')) {
+        return Err(not_a_number);
+    }
+    if array.get(end) == Some(&b'.') {
+        let point = end + 1;
+        end = digits(array, point);
+        if end == point {
+            return Err(not_a_number);
+        }
+    }
+    let mut small = whole <= SAFE_DIGITS;
+    if matches!(array.get(end), Some(b'e' | b'E')) {
+        let sign = array.get(end + 1);
+        small &= sign == Some(&b'-');
+        let power = if matches!(sign, Some(b'-' | b'+')) { end + 2 } else { end + 1 };
+        end = digits(array, power);
+        if end == power {
+            return Err(not_a_number);
+        }
+    }
+    if small || finite(&array[at..end]) { Ok(end) } else { Err(VectorError::NotFinite { element }) }
+}
+
+fn finite(number: &[u8]) -> bool {
+    fast_float2::parse::<f32, _>(number).is_ok_and(f32::is_finite)
+}
+
+/// The place behind the white space at `at`.
+fn blank(array: &[u8], mut at: usize) -> usize {
+    while matches!(array.get(at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+        at += 1;
+    }
+    at
+}
+
+/// The place behind the digits at `at`, eight bytes at a time.
+fn digits(array: &[u8], mut at: usize) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    while let Some(word) = array.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        // A digit becomes 0 to 9; everything from 10 on carries into its byte's top bit when 0x76 is added.
+        let low = u64::from_le_bytes(*word) ^ (ONES * 0x30);
+        let odd = ((low & (ONES * 0x7F)) + ONES * 0x76 | low) & (ONES * 0x80);
+        if odd != 0 {
+            return at + odd.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while array.get(at).is_some_and(u8::is_ascii_digit) {
+        at += 1;
+    }
+    at
+}
