@@ -3,8 +3,11 @@
 //! A client's body becomes the canonical [`EmbedCall`]; an upstream gets an [`EmbedRequest`] and gives an
 //! [`EmbedAnswer`]. No client dialect knows an upstream dialect or the other way round.
 
+pub mod client;
 pub mod cut;
+pub mod json;
 pub mod simulated;
+pub mod upstream;
 pub mod wire;
 
 use std::ops::Range;
