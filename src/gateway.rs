@@ -10,7 +10,7 @@ use crate::actors::ledger::{Board, LedgerActor};
 use crate::actors::router::Router;
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
-use crate::cache::{Cache, Flights};
+use crate::cache::Cache;
 use crate::config::plan::{Model, Plan, Tenant};
 use crate::edge::auth::KeyRing;
 use crate::edge::body::BodyBudget;
@@ -33,8 +33,6 @@ pub struct Gateway {
     pub backlog: Backlog,
     /// Keeps vectors.
     pub cache: Cache,
-    /// Inputs being embedded right now.
-    pub flights: Flights,
     /// Metrics, events, logs.
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
@@ -65,7 +63,6 @@ impl Gateway {
             journal,
             backlog,
             cache,
-            flights: Flights::default(),
             telemetry,
             bodies,
             lifecycle: Arc::new(Lifecycle::default()),

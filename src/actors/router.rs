@@ -17,7 +17,7 @@ use crate::pure::admission::{Ask, Refusal, Why};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
 use crate::pure::retry::RetryBudget;
-use crate::pure::select::{Candidate, order};
+use crate::pure::select::{self, Candidate};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::telemetry::Telemetry;
@@ -40,8 +40,8 @@ pub struct Reserve {
     pub retry: bool,
     /// What is asked of the upstream.
     pub ask: Ask,
-    /// Two random numbers for the choice among equals.
-    pub rolls: [u64; 2],
+    /// Two random numbers in 0..1 for the choice among equals.
+    pub rolls: [f64; 2],
 }
 
 /// Leave to call one upstream.
@@ -118,13 +118,16 @@ impl Router {
         if retry {
             return self.retries.try_spend(now);
         }
-        self.retries.note_request(now);
+        self.retries.request(now);
         true
     }
 }
 
+/// Slots of a latency window: what is older leaves it a twentieth at a time.
+const WINDOW_SLOTS: usize = 20;
+
 fn windows(slo: &Slo) -> Vec<(TrafficClass, LatencyWindow)> {
-    TrafficClass::ALL.into_iter().map(|class| (class, LatencyWindow::new(slo.window))).collect()
+    TrafficClass::ALL.into_iter().map(|class| (class, LatencyWindow::new(slo.window, WINDOW_SLOTS))).collect()
 }
 
 impl Actor for Router {
@@ -160,14 +163,14 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
         placed.map_err(Unreserved::Hold)?;
     }
-    let candidates: Vec<Candidate> = ask.routes.iter().map(|route| candidate(&route.upstream, &ask.avoid)).collect();
-    let order = order(&candidates, ask.rolls);
+    let candidates = ask.routes.iter().enumerate();
+    let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
-    for route in &order {
-        match ask.routes[*route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
-            Ok(Ok(permit)) => return Ok(Reserved { route: *route, permit }),
-            Ok(Err(refusal)) => refusals.push((*route, refusal)),
-            Err(_mailbox) => refusals.push((*route, Refusal { why: Why::Restarting, retry_at: None })),
+    for Candidate { id: route, .. } in select::order(candidates, ask.rolls) {
+        match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
+            Ok(Ok(permit)) => return Ok(Reserved { route, permit }),
+            Ok(Err(refusal)) => refusals.push((route, refusal)),
+            Err(_mailbox) => refusals.push((route, Refusal { why: Why::Restarting, retry_at: None })),
         }
     }
     if ask.ask.may_queue {
@@ -184,11 +187,12 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
     Err(Unreserved::Refused(most_telling(refusals)))
 }
 
-fn candidate(upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> Candidate {
+fn candidate(index: usize, upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> Candidate<usize> {
     Candidate {
+        id: index,
         tier: upstream.plan.tier,
         usable: upstream.board.usable() && !avoid.contains(&upstream.plan.id),
-        in_flight: upstream.board.in_flight(),
+        in_flight: upstream.board.in_flight() as u64,
         latency_ns: upstream.board.latency_ns(),
     }
 }
@@ -224,7 +228,7 @@ impl Handler<RulesChanged> for Router {
 
     fn handle(&mut self, rules: RulesChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
-            self.retries = RetryBudget::new(rules.retry.budget_ratio);
+            self.retries.set_ratio(rules.retry.budget_ratio);
             self.windows = windows(&rules.slo);
         });
     }

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::Cached;
 use crate::pure::cache_key::CacheKey;
-use crate::vector::Vector;
 
 /// Parts of the table, each with its own lock. A power of two.
 const SHARDS: usize = 64;
 
 /// `None` while under way.
-type Landing = Option<Vector>;
+type Landing = Option<Cached>;
 type Shard = Mutex<HashMap<CacheKey, watch::Receiver<Landing>>>;
 
 /// The flight ended without a vector. Whoever still wants one may join again and lead the next.
@@ -113,7 +113,7 @@ impl LeaderGuard {
     }
 
     /// Hands the vector to everybody who waits. It must be stored first, or the next to ask pays for it again.
-    pub fn land(self, vector: Vector) {
+    pub fn land(self, vector: Cached) {
         self.land.send_replace(Some(vector));
     }
 
@@ -148,7 +148,7 @@ impl Follower {
     ///
     /// # Cancel safety
     /// Dropping it at any time changes nothing for the leader and the other followers.
-    pub async fn wait(mut self) -> Result<Vector, FlightFailed> {
+    pub async fn wait(mut self) -> Result<Cached, FlightFailed> {
         match self.landing.wait_for(Option::is_some).await {
             Ok(landing) => landing.clone().ok_or(FlightFailed),
             Err(_) => Err(FlightFailed),
@@ -164,14 +164,15 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::vector::Vector;
     use crate::pure::cache_key::text_digest;
 
     fn key(name: &str) -> CacheKey {
         CacheKey(text_digest(name))
     }
 
-    fn vector() -> Vector {
-        Vector::from_floats(&[1.0, 2.0]).expect("finite")
+    fn vector() -> Cached {
+        Cached { vector: Vector::from_floats(&[1.0, 2.0]).expect("finite"), tokens: 1 }
     }
 
     #[track_caller]
@@ -244,7 +245,7 @@ mod tests {
         const ROUNDS: usize = 400;
         let flights = Flights::default();
         let barrier = Barrier::new(THREADS);
-        let stored: Vec<OnceLock<Vector>> = (0..ROUNDS).map(|_| OnceLock::new()).collect();
+        let stored: Vec<OnceLock<Cached>> = (0..ROUNDS).map(|_| OnceLock::new()).collect();
         let attempts: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
         let made = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -269,10 +270,10 @@ mod tests {
     async fn want(
         flights: &Flights,
         round: usize,
-        stored: &OnceLock<Vector>,
+        stored: &OnceLock<Cached>,
         attempts: &AtomicUsize,
         made: &AtomicUsize,
-    ) -> Vector {
+    ) -> Cached {
         loop {
             if let Some(vector) = stored.get() {
                 return vector.clone();

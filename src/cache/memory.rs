@@ -10,10 +10,9 @@ use std::time::Duration;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-use super::{CacheFilter, EntryTag};
+use super::{CacheFilter, Cached, EntryTag};
 use crate::pure::cache_key::CacheKey;
 use crate::pure::time::Mono;
-use crate::vector::Vector;
 
 /// What an entry costs apart from its vector's bytes: key, tags, expiry, and the cache's own bookkeeping.
 const ENTRY_OVERHEAD: u64 = 200;
@@ -23,7 +22,7 @@ const TYPICAL_ENTRY: u64 = 6 * 1024;
 
 #[derive(Clone)]
 struct Entry {
-    vector: Vector,
+    cached: Cached,
     expires: Mono,
     tag: EntryTag,
 }
@@ -33,7 +32,7 @@ struct ByBytes;
 
 impl Weighter<CacheKey, Entry> for ByBytes {
     fn weight(&self, _: &CacheKey, entry: &Entry) -> u64 {
-        entry.vector.bytes() as u64 + ENTRY_OVERHEAD
+        entry.cached.vector.bytes() as u64 + ENTRY_OVERHEAD
     }
 }
 
@@ -65,15 +64,15 @@ impl MemoryCache {
     }
 
     /// What is kept under each key, in the order of the keys. Copies no vector.
-    pub fn get_many(&self, keys: &[CacheKey], now: Mono) -> Vec<Option<Vector>> {
+    pub fn get_many(&self, keys: &[CacheKey], now: Mono) -> Vec<Option<Cached>> {
         keys.iter().map(|key| self.get(key, now)).collect()
     }
 
     /// What is kept under a key.
-    pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Vector> {
+    pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
         let entry = self.entries.get(key)?;
         if entry.expires > now {
-            return Some(entry.vector);
+            return Some(entry.cached);
         }
         // Somebody may have renewed it meanwhile.
         self.entries.remove_if(key, |entry| entry.expires <= now);
@@ -81,10 +80,10 @@ impl MemoryCache {
     }
 
     /// Keeps vectors. Each is copied into memory of its own.
-    pub fn put_many<'a>(&self, tag: &EntryTag, vectors: impl IntoIterator<Item = (CacheKey, &'a Vector)>, now: Mono) {
+    pub fn put_many<'a>(&self, tag: &EntryTag, vectors: impl IntoIterator<Item = (CacheKey, &'a Cached)>, now: Mono) {
         let expires = now.plus(Duration::from_nanos(self.ttl.load(Ordering::Relaxed)));
-        for (key, vector) in vectors {
-            self.entries.insert(key, Entry { vector: vector.detached(), expires, tag: tag.clone() });
+        for (key, cached) in vectors {
+            self.entries.insert(key, Entry { cached: cached.detached(), expires, tag: tag.clone() });
         }
     }
 
@@ -124,6 +123,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::vector::Vector;
     use crate::pure::cache_key::text_digest;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -136,8 +136,8 @@ mod tests {
         EntryTag { tenant: tenant.into(), model: model.into() }
     }
 
-    fn vector(value: f32) -> Vector {
-        Vector::from_floats(&[value; 8]).expect("finite")
+    fn vector(value: f32) -> Cached {
+        Cached { vector: Vector::from_floats(&[value; 8]).expect("finite"), tokens: 1 }
     }
 
     fn at(hours: u64) -> Mono {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded() {
         let cache = MemoryCache::new(1 << 20, HOUR);
-        let big = Vector::from_floats(&[0.5; 1024]).expect("finite");
+        let big = Cached { vector: Vector::from_floats(&[0.5; 1024]).expect("finite"), tokens: 1 };
         for number in 0..2_000 {
             cache.put_many(&tag("t", "m"), [(key(&number.to_string()), &big)], at(0));
         }

@@ -3,7 +3,78 @@
 pub mod flight;
 pub mod memory;
 
+use crate::config::plan::{self, CacheBackend};
 use crate::ids::{ModelName, TenantId};
+use crate::pure::cache_key::CacheKey;
+use crate::pure::time::Mono;
+use crate::vector::Vector;
+
+use flight::Flights;
+use memory::MemoryCache;
+
+/// A vector that was paid for, and how many tokens of the bill it stands for.
+///
+/// The tokens are kept so that a hit states the same usage as the miss did; they are never charged again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cached {
+    /// The vector.
+    pub vector: Vector,
+    /// Its share of the call's tokens.
+    pub tokens: u32,
+}
+
+impl Cached {
+    /// The same in memory of its own.
+    pub fn detached(&self) -> Cached {
+        Cached { vector: self.vector.detached(), tokens: self.tokens }
+    }
+}
+
+/// The cache as the configuration has it, with the calls under way that will fill it.
+///
+/// Interactive requests and batches have flights of their own: a person's query must never wait for the same text in a
+/// batch queue.
+#[derive(Debug)]
+pub struct Cache {
+    memory: Option<MemoryCache>,
+    interactive: Flights,
+    batch: Flights,
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn new(plan: &plan::Cache) -> Cache {
+        let memory = (plan.backend != CacheBackend::Off).then(|| MemoryCache::new(plan.max_bytes, plan.ttl));
+        Cache { memory, interactive: Flights::default(), batch: Flights::default() }
+    }
+
+    /// Whether anything is kept.
+    pub fn is_on(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// What is kept under a key.
+    pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
+        self.memory.as_ref()?.get(key, now)
+    }
+
+    /// Keeps a vector.
+    pub fn put(&self, key: CacheKey, cached: &Cached, tag: &EntryTag, now: Mono) {
+        if let Some(memory) = &self.memory {
+            memory.put_many(tag, [(key, cached)], now);
+        }
+    }
+
+    /// Drops the entries that match; how many there were.
+    pub fn clear(&self, filter: &CacheFilter) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.clear(filter))
+    }
+
+    /// The calls under way of one kind of traffic.
+    pub fn flights(&self, interactive: bool) -> &Flights {
+        if interactive { &self.interactive } else { &self.batch }
+    }
+}
 
 /// Whose entry it is: not part of the key, but what an operator clears the cache by. Where tenants share entries, the
 /// tenant that paid.

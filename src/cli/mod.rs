@@ -1,4 +1,59 @@
-//! Commands other than `serve`.
+//! The command line: which command, which file. The work is done elsewhere.
 
 pub mod check;
 pub mod key;
+pub mod serve;
+pub mod usage;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The gateway for retrieval traffic: embeddings, rerank, and the chat that goes with them.
+#[derive(Debug, Parser)]
+#[command(name = "vectorgate", version, about)]
+pub struct Cli {
+    /// Configuration file; without one, the built-in default.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway (the default).
+    Serve,
+    /// Report all problems of a configuration, or print what it resolves to.
+    Check,
+    /// Keys of tenants.
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
+    /// Report what was used and what it cost.
+    Usage(usage::UsageArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum KeyCommand {
+    /// Make a new key: prints the secret once, and the line for the configuration.
+    New {
+        /// Whose key it is.
+        #[arg(long)]
+        tenant: String,
+    },
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let config = cli.config.as_deref();
+    match cli.command.unwrap_or(Command::Serve) {
+        Command::Serve => serve::run(config),
+        Command::Check => check::run(config),
+        Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
+        Command::Usage(args) => usage::run_cli(config, &args),
+    }
+}

@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
 use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
 use crate::clock;
-use crate::config::limits::{self, BatchLimits};
+use crate::config::limits;
 use crate::dialects::upstream::{EmbedAnswer, Expect};
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code, ProviderWord};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Outcome, Report};
-use crate::pure::adaptive_batch::{ItemSize, Limits, take_front};
+use crate::pure::adaptive_batch::{ItemSize, Limits, front};
 use crate::pure::money::Money;
-use crate::pure::retry;
+use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::store::record::Record;
@@ -153,9 +153,8 @@ impl Cutter {
         if self.next >= self.sizes.len() {
             return None;
         }
-        let mut limits = parts.limits();
-        limits.max_items = limits.max_items.min(self.learned_items.unwrap_or(usize::MAX));
-        let length = take_front(&self.sizes[self.next..], &limits);
+        let learned = Limits { max_items: self.learned_items, ..Limits::default() };
+        let length = front(&self.sizes[self.next..], &parts.limits().tighter(learned));
         let range = self.next..self.next + length;
         self.next = range.end;
         Some(range)
@@ -192,25 +191,20 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// What one call may carry: the least that any upstream of the space takes, so that any of them may answer it.
     fn limits(&self) -> Limits {
-        let mut least = Limits { max_items: usize::MAX, max_tokens: u64::MAX, max_bytes: u64::MAX };
-        for route in self.routes.iter() {
-            let plan = &route.upstream.plan;
-            let own: BatchLimits = limits::for_upstream(plan, &route.remote_name);
-            least.max_items = least.max_items.min(own.max_items.unwrap_or(usize::MAX));
-            least.max_tokens = least.max_tokens.min(own.max_tokens.unwrap_or(u64::MAX));
-            least.max_bytes = least.max_bytes.min(own.max_bytes.unwrap_or(u64::MAX));
-            if !self.call.class.is_interactive() {
-                least.max_items = least.max_items.min(route.upstream.board.batch_items());
-            }
-        }
-        if !self.call.class.is_interactive() {
-            least.max_items = least.max_items.min(self.call.context.running.plan.quota.batch_size);
-        }
         if self.call.options.late_chunking {
             // All inputs are one document to the model: a part would be another document.
-            least = Limits { max_items: usize::MAX, max_tokens: u64::MAX, max_bytes: u64::MAX };
+            return Limits::default();
         }
-        least
+        let batch = !self.call.class.is_interactive();
+        let mut least = Limits::default();
+        for route in self.routes.iter() {
+            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
+            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes };
+            let adapted = batch.then(|| route.upstream.board.batch_items());
+            least = least.tighter(own).tighter(Limits { max_items: adapted, ..Limits::default() });
+        }
+        let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
+        least.tighter(Limits { max_items: configured, ..Limits::default() })
     }
 
     fn tokens(&self, range: &Range<usize>) -> u64 {
@@ -356,9 +350,11 @@ impl Parts<'_> {
         if self.routes.len() > attempts as usize {
             return Some(Duration::ZERO);
         }
-        let wait = retry::backoff(rules.base, rules.cap, attempts, rand::random());
-        let wait = wait.max(failure.retry_after.unwrap_or_default());
-        (wait <= self.patience()).then_some(wait)
+        let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
+        let now = clock::mono();
+        let deadline = now.plus(self.patience());
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, deadline)?;
+        Some(at.since(now))
     }
 
     fn judge(&self, exchange: Exchange, route: &Route, range: &Range<usize>) -> Result<Landed, Failure> {

@@ -10,7 +10,7 @@ use crate::edge::body::BodyShare;
 use crate::edge::scan::Item;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, RequestId};
-use crate::pure::class::{ClassInputs, ClassRoute, TrafficClass, classify};
+use crate::pure::class::{self, ClassInputs, TrafficClass, classify};
 use crate::pure::time::Mono;
 use crate::pure::token_estimate::Estimate;
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
@@ -88,11 +88,11 @@ impl Call {
 pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: BodyShare) -> Result<Call, ApiError> {
     let model = context.running.model_for(&context.tenant, &parsed.model, ModelKind::Embedding)?;
     let quota = &context.running.plan.quota;
-    let classified = classify(&ClassInputs {
+    let classified = classify(ClassInputs {
         tenant_class: context.tenant.plan.class,
         header: context.asked_class.as_deref(),
         service_tier: parsed.service_tier.as_deref(),
-        route: ClassRoute::Embed,
+        route: class::Route::Embed,
         items: items.len(),
         over: quota.classify_batch_over_inputs,
         interactive_max: quota.interactive_max_inputs,

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Entry as CacheEntry, Flight, Follower, Joined, Leader};
+use crate::cache::flight::{Follower, Joined, LeaderGuard};
+use crate::cache::{Cached, EntryTag};
 use crate::clock;
 use crate::config::plan::{CacheScope, Normalization};
 use crate::dialects::{Dtype, EmbedOptions, Input, InputType, Truncate};
@@ -19,7 +20,7 @@ use crate::worker::Worker;
 use super::classify::Call;
 
 /// A vector and the tokens it stands for, as kept in the cache.
-pub type Entry = CacheEntry;
+pub type Entry = Cached;
 
 /// One distinct input of a request.
 struct Unit {
@@ -76,7 +77,7 @@ pub struct Work {
     /// Its position among the inputs.
     pub input: usize,
     key: CacheKey,
-    leader: Option<Leader>,
+    leader: Option<LeaderGuard>,
     /// Its vector, once it is there.
     pub done: Option<Entry>,
 }
@@ -227,18 +228,27 @@ impl Plan {
     /// Takes on what nobody is embedding yet, and follows the rest.
     pub fn next_round(&mut self, worker: &Worker, call: &Call) -> Round {
         let joins = matches!(self.sharing, Sharing::Full | Sharing::LookOnly);
+        let cache = &worker.gateway.cache;
+        let flights = cache.flights(call.class.is_interactive());
         let mut led = Vec::new();
         for (index, unit) in self.units.iter_mut().enumerate() {
             if !matches!(unit.state, State::Missing) {
                 continue;
             }
-            let joined = joins.then(|| worker.gateway.flights.join(flight(call, unit.key)));
-            let leader = match joined {
+            let leader = match joins.then(|| flights.join(unit.key)) {
                 Some(Joined::Follower(follower)) => {
                     unit.state = State::Followed(follower);
                     continue;
                 }
-                Some(Joined::Leader(leader)) => Some(leader),
+                Some(Joined::Leader(leader)) => {
+                    // The flight before may have landed between the look-up and the joining.
+                    if let Some(entry) = cache.get(&unit.key, clock::mono()) {
+                        leader.land(entry.clone());
+                        unit.state = State::Known(entry);
+                        continue;
+                    }
+                    Some(leader)
+                }
                 None => None,
             };
             unit.state = State::Led;
@@ -264,17 +274,12 @@ impl Plan {
             let State::Followed(_) = unit.state else { continue };
             let State::Followed(follower) = std::mem::replace(&mut unit.state, State::Missing) else { continue };
             tokio::select! {
-                landed = follower => if let Ok(entry) = landed { unit.state = State::Known(entry) },
+                landed = follower.wait() => if let Ok(entry) = landed { unit.state = State::Known(entry) },
                 () = gone.cancelled() => return Err(client_gone()),
             }
         }
         Ok(())
     }
-}
-
-/// Interactive work never waits for a flight that sits in a batch queue, so the two kinds do not meet.
-fn flight(call: &Call, key: CacheKey) -> Flight {
-    Flight { key, interactive: call.class.is_interactive() }
 }
 
 /// The client has left: nobody reads this, but records and logs do.
@@ -286,12 +291,13 @@ impl Round {
     /// Keeps the vector of `led[index]`: for this request, for those who wait for it, and in the cache.
     pub fn land(&mut self, worker: &Rc<Worker>, call: &Call, index: usize, entry: Entry) {
         let work = &mut self.led[index];
+        // Stored before it is handed on, or the next to ask would pay for it again.
         if self.store {
-            let tenant = &call.context.tenant.plan.id;
-            worker.gateway.cache.put(work.key, entry.clone(), tenant, &call.model.plan.name, clock::mono());
+            let tag = EntryTag { tenant: call.context.tenant.plan.id.clone(), model: call.model.plan.name.clone() };
+            worker.gateway.cache.put(work.key, &entry, &tag, clock::mono());
         }
         if let Some(leader) = work.leader.take() {
-            leader.complete(entry.clone());
+            leader.land(entry.clone());
         }
         work.done = Some(entry);
     }

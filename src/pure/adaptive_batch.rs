@@ -90,28 +90,30 @@ pub struct ItemSize {
 /// Cuts items into consecutive calls within `limits`. An item that alone exceeds a limit is a call of its own: whether it
 /// really is too long is for the provider to say, and its neighbours shall not suffer.
 pub fn split(items: &[ItemSize], limits: &Limits) -> Vec<Range<usize>> {
+    let mut calls = Vec::new();
+    let mut start = 0;
+    while start < items.len() {
+        let end = start + front(items.get(start..).unwrap_or_default(), limits);
+        calls.push(start..end);
+        start = end;
+    }
+    calls
+}
+
+/// How many of the first items make up the next call within `limits`: none only if there is no item.
+pub fn front(items: &[ItemSize], limits: &Limits) -> usize {
     let max_items = limits.max_items.unwrap_or(usize::MAX).max(1);
     let max_tokens = limits.max_tokens.unwrap_or(u64::MAX);
     let max_bytes = limits.max_bytes.unwrap_or(u64::MAX);
-    let mut calls = Vec::new();
-    let mut start = 0;
     let mut sum = ItemSize::default();
-    for (index, item) in items.iter().enumerate() {
-        let next =
-            ItemSize { tokens: sum.tokens.saturating_add(item.tokens), bytes: sum.bytes.saturating_add(item.bytes) };
-        let full = index - start >= max_items || next.tokens > max_tokens || next.bytes > max_bytes;
-        if full && index > start {
-            calls.push(start..index);
-            start = index;
-            sum = *item;
-        } else {
-            sum = next;
+    for (taken, item) in items.iter().enumerate() {
+        sum = ItemSize { tokens: sum.tokens.saturating_add(item.tokens), bytes: sum.bytes.saturating_add(item.bytes) };
+        let full = taken >= max_items || sum.tokens > max_tokens || sum.bytes > max_bytes;
+        if full && taken > 0 {
+            return taken;
         }
     }
-    if start < items.len() {
-        calls.push(start..items.len());
-    }
-    calls
+    items.len()
 }
 
 /// What an upstream found too much of.
