@@ -1,1 +1,3 @@
-//! Not written yet.
+//! Commands of the `vectorgate` binary besides `serve`.
+
+pub mod usage;
