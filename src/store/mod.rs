@@ -21,4 +21,4 @@ pub mod writer;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

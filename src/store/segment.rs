@@ -185,6 +185,10 @@ pub fn scan<E: From<StoreError>>(
                 scanned.torn = Some(Torn { path: path.to_owned(), line: scanned.lines + 1, bytes: read as u64 });
             }
         }
+        // The end as of now. A gateway may be finishing this very line, and reading on would take its rest for damage.
+        if !line.ends_with(b"\n") {
+            return Ok(scanned);
+        }
     }
 }
 
@@ -206,7 +210,10 @@ mod tests {
         lines(&[hold(1, 5), Record::Usage(Box::new(usage(1, 5))), hold(2, 5)])
     }
 
-    fn scan_bytes(bytes: &[u8]) -> Result<(u64, u64, Option<(u64, u64)>), String> {
+    /// Sound lines, their bytes, and line and bytes of what is torn.
+    type Seen = (u64, u64, Option<(u64, u64)>);
+
+    fn scan_bytes(bytes: &[u8]) -> Result<Seen, String> {
         scan(bytes, Path::new("s"), |_, _| Ok::<(), StoreError>(()))
             .map(|end| (end.lines, end.good_bytes, end.torn.map(|torn| (torn.line, torn.bytes))))
             .map_err(|error| error.to_string())
@@ -248,6 +255,27 @@ mod tests {
                 assert_eq!(got, Ok((2, (first + second) as u64, torn)), "byte {at}");
             }
         }
+    }
+
+    /// A file that ends, and has grown when it is read again.
+    struct Growing(std::collections::VecDeque<Vec<u8>>);
+
+    impl io::Read for Growing {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let part = self.0.pop_front().unwrap_or_default();
+            buffer[..part.len()].copy_from_slice(&part);
+            Ok(part.len())
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_finished_while_it_is_read_is_not_taken_for_damage() {
+        let lines = three();
+        let (start, rest) = lines[1].split_at(50);
+        let parts = [[&lines[0][..], start].concat(), Vec::new(), [rest, &lines[2]].concat()];
+        let reader = io::BufReader::new(Growing(parts.into()));
+        let end = scan(reader, Path::new("s"), |_, _| Ok::<(), StoreError>(())).expect("no damage");
+        assert_eq!((end.lines, end.torn.map(|torn| torn.bytes)), (1, Some(50)));
     }
 
     #[test]

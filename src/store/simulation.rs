@@ -292,7 +292,7 @@ fn run<S: Sink>(seed: u64, sink: &mut S, mut before_process: impl FnMut(&mut S, 
     let mut standing = Standing::default();
     for _ in 0..rng.random_range(1..4) {
         before_process(sink, &mut rng);
-        let steps = rng.random_range(1..40);
+        let steps = rng.random_range(1..30);
         let account = Account::restore(TERMS, standing);
         let open = BTreeMap::new();
         let mut process = Process { sink: &mut *sink, world: &mut world, account, open, rng: &mut rng };

@@ -18,14 +18,14 @@ use crate::pure::money::Money;
 use crate::pure::time::Wall;
 use crate::pure::utc;
 
-pub(super) const TENANT: &str = "acme";
+pub(crate) const TENANT: &str = "acme";
 
 /// 2026-11-30 00:00 UTC and `ms` milliseconds.
-pub(super) fn at(ms: i64) -> Wall {
+pub(crate) fn at(ms: i64) -> Wall {
     Wall(utc::parse_day("2026-11-30").expect("a day").0 + ms)
 }
 
-pub(super) fn hold(id: u64, amount: i128) -> Record {
+pub(crate) fn hold(id: u64, amount: i128) -> Record {
     Record::Hold(HoldRecord {
         time: at(id as i64),
         hold: HoldId(id),
@@ -36,7 +36,7 @@ pub(super) fn hold(id: u64, amount: i128) -> Record {
 }
 
 /// The record of a call that cost `cost` at one unit a token and resolves hold `id`.
-pub(super) fn usage(id: u64, cost: i128) -> UsageRecord {
+pub(crate) fn usage(id: u64, cost: i128) -> UsageRecord {
     UsageRecord {
         time: at(id as i64),
         request_id: format!("r-{id}").into(),
@@ -66,12 +66,12 @@ pub(super) fn usage(id: u64, cost: i128) -> UsageRecord {
     }
 }
 
-pub(super) fn usage_line(id: u64, cost: i128) -> Record {
+pub(crate) fn usage_line(id: u64, cost: i128) -> Record {
     Record::Usage(Box::new(usage(id, cost)))
 }
 
 /// Any record but a snapshot.
-pub(super) fn any_fact() -> impl Strategy<Value = Record> {
+pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
     let tenant = prop_oneof![Just("acme"), Just("b\u{fc}ro \"7\"\n")].prop_map(TenantId::from);
     let time = (0..172_800_000_i64).prop_map(at);
     let amount = (0..1_000_000_000_000_000_000_000_i128).prop_map(Money::from_units);
@@ -117,7 +117,7 @@ pub(super) fn any_fact() -> impl Strategy<Value = Record> {
 }
 
 /// Any record; snapshots are those of random histories.
-pub(super) fn any_record() -> impl Strategy<Value = Record> {
+pub(crate) fn any_record() -> impl Strategy<Value = Record> {
     let snapshot = prop::collection::vec(any_fact(), 0..20).prop_map(|facts| {
         let mut book = Book::default();
         facts.iter().for_each(|fact| book.apply(fact));
@@ -141,7 +141,7 @@ struct Platter {
 
 /// A disk in memory. Clones share their contents.
 #[derive(Clone, Default)]
-pub(super) struct MemoryDisk(Arc<Mutex<Platter>>);
+pub(crate) struct MemoryDisk(Arc<Mutex<Platter>>);
 
 fn refused() -> io::Error {
     io::Error::from(io::ErrorKind::StorageFull)
@@ -149,38 +149,38 @@ fn refused() -> io::Error {
 
 impl MemoryDisk {
     /// A disk that holds what another held, with nothing wrong with it.
-    pub(super) fn after_reboot(&self) -> MemoryDisk {
+    pub(crate) fn after_reboot(&self) -> MemoryDisk {
         let segments = self.0.lock().segments.clone();
         MemoryDisk(Arc::new(Mutex::new(Platter { segments, ..Platter::default() })))
     }
 
-    pub(super) fn set_room(&self, room: Option<usize>) {
+    pub(crate) fn set_room(&self, room: Option<usize>) {
         self.0.lock().room = room;
     }
 
-    pub(super) fn set_no_truncate(&self, refuses: bool) {
+    pub(crate) fn set_no_truncate(&self, refuses: bool) {
         self.0.lock().no_truncate = refuses;
     }
 
-    pub(super) fn set_no_sync(&self, refuses: bool) {
+    pub(crate) fn set_no_sync(&self, refuses: bool) {
         self.0.lock().no_sync = refuses;
     }
 
     /// Lets the process die in the middle of the write that brings the total to `room` more bytes.
-    pub(super) fn die_after(&self, room: usize) {
+    pub(crate) fn die_after(&self, room: usize) {
         let mut platter = self.0.lock();
         (platter.room, platter.fatal) = (Some(room), true);
     }
 
-    pub(super) fn syncs(&self) -> u64 {
+    pub(crate) fn syncs(&self) -> u64 {
         self.0.lock().syncs
     }
 
-    pub(super) fn bytes(&self, segment: u64) -> Vec<u8> {
+    pub(crate) fn bytes(&self, segment: u64) -> Vec<u8> {
         self.0.lock().segments.get(&segment).cloned().unwrap_or_default()
     }
 
-    pub(super) fn put(&self, segment: u64, bytes: &[u8]) {
+    pub(crate) fn put(&self, segment: u64, bytes: &[u8]) {
         self.0.lock().segments.insert(segment, bytes.to_vec());
     }
 
