@@ -111,7 +111,7 @@ impl Vector {
     /// # Errors
     /// If an element is not finite, or it is not `width` wide (`None`: any but 0).
     pub fn from_le_bytes(bytes: Bytes, width: Option<u32>) -> Result<Vector, VectorError> {
-        if bytes.len() % F32 != 0 {
+        if !bytes.len().is_multiple_of(F32) {
             return Err(VectorError::NotBase64);
         }
         if let Some(element) = floats(&bytes).position(|value| !value.is_finite()) {

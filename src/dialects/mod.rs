@@ -4,6 +4,7 @@
 //! [`EmbedAnswer`]. No client dialect knows an upstream dialect or the other way round.
 
 pub mod client;
+pub mod cut;
 pub mod json;
 pub mod upstream;
 

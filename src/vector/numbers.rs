@@ -88,7 +88,7 @@ fn digits(array: &[u8], mut at: usize) -> usize {
     while let Some(word) = array.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         // A digit becomes 0 to 9; everything from 10 on carries into its byte's top bit when 0x76 is added.
         let low = u64::from_le_bytes(*word) ^ (ONES * 0x30);
-        let odd = ((low & (ONES * 0x7F)) + ONES * 0x76 | low) & (ONES * 0x80);
+        let odd = (((low & (ONES * 0x7F)) + ONES * 0x76) | low) & (ONES * 0x80);
         if odd != 0 {
             return at + odd.trailing_zeros() as usize / 8;
         }

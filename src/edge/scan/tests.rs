@@ -3,7 +3,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::*;
+use crate::config::plan::Tokenizer;
 use crate::pure::cache_key::{text_digest, tokens_digest};
+use crate::pure::token_estimate::{ClassCounts, Estimate};
 
 const EMBED: &[&str] = &["input"];
 const RERANK: &[&str] = &["query", "documents"];
