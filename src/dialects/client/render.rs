@@ -1,0 +1,253 @@
+//! Writes vectors into the answer of each client dialect, in one pass and in pieces.
+//!
+//! Owns the bytes around the vectors; the vectors write themselves. The same call gives the same bytes, so that a cached
+//! answer and a fresh one cannot be told apart.
+
+use bytes::{Bytes, BytesMut};
+
+use super::AnswerForm;
+use crate::dialects::json::{ObjectWriter, write_inputs, write_string};
+use crate::dialects::{ClientDialect, Dtype, Encoding, Input};
+use crate::vector::Vector;
+
+/// A piece is handed out once it has this many bytes: large enough for a socket, small beside a large answer.
+const PIECE: usize = 64 * 1024;
+
+/// What an embedding answer says.
+#[derive(Debug, Clone)]
+pub struct RenderEmbed<'a> {
+    /// The model by the name the client used.
+    pub model: &'a str,
+    /// The answer's id where the dialect has one.
+    pub id: &'a str,
+    /// The vectors in the order of the client's inputs.
+    pub vectors: Vec<Vector>,
+    /// The client's inputs: some dialects repeat them.
+    pub inputs: &'a [Input],
+    /// How the client wants its vectors.
+    pub form: &'a AnswerForm,
+    /// Tokens of the request.
+    pub tokens: u64,
+    /// Whether the tokens are this gateway's own estimate; said in the answer where the dialect has a place for it.
+    pub estimated: bool,
+}
+
+/// How the vectors of one list are written.
+#[derive(Debug, Clone, Copy)]
+enum Item {
+    /// `{"object":"embedding","index":0,"embedding":…}`
+    Labelled(Encoding, Dtype),
+    /// The vector alone.
+    Bare(Encoding, Dtype),
+}
+
+/// An embedding answer as an iterator over pieces of about 64 KiB, so that a large one is never whole in memory.
+#[derive(Debug)]
+pub struct EmbedChunks {
+    vectors: Vec<Vector>,
+    /// Text before each list, and how its vectors are written.
+    lists: Vec<(Vec<u8>, Item)>,
+    tail: Vec<u8>,
+    list: usize,
+    /// Whether the text before the current list is out.
+    opened: bool,
+    vector: usize,
+    done: bool,
+}
+
+/// The embedding answer of `dialect`.
+pub fn render_embed(dialect: ClientDialect, answer: RenderEmbed<'_>) -> EmbedChunks {
+    let (lists, tail) = match dialect {
+        ClientDialect::CohereV1 | ClientDialect::CohereV2 => cohere(dialect, &answer),
+        ClientDialect::Tei => (vec![(b"[".to_vec(), bare(&answer))], b"]".to_vec()),
+        ClientDialect::Ollama => ollama(&answer),
+        ClientDialect::OllamaLegacy => (vec![(b"{\"embedding\":".to_vec(), bare(&answer))], b"}".to_vec()),
+        ClientDialect::OpenAi
+        | ClientDialect::Azure
+        | ClientDialect::TeiOpenAi
+        | ClientDialect::Voyage
+        | ClientDialect::Jina
+        | ClientDialect::Anthropic => labelled(dialect, &answer),
+    };
+    EmbedChunks { vectors: answer.vectors, lists, tail, list: 0, opened: false, vector: 0, done: false }
+}
+
+fn bare(answer: &RenderEmbed<'_>) -> Item {
+    Item::Bare(answer.form.preferred(), answer.form.dtype)
+}
+
+type Parts = (Vec<(Vec<u8>, Item)>, Vec<u8>);
+
+fn labelled(dialect: ClientDialect, answer: &RenderEmbed<'_>) -> Parts {
+    let item = Item::Labelled(answer.form.preferred(), answer.form.dtype);
+    let mut tail = b"],\"model\":".to_vec();
+    write_string(&mut tail, answer.model);
+    tail.extend_from_slice(b",\"usage\":");
+    let mut usage = ObjectWriter::with_capacity(64);
+    if dialect != ClientDialect::Voyage {
+        usage.number("prompt_tokens", answer.tokens);
+    }
+    usage.number("total_tokens", answer.tokens);
+    if answer.estimated {
+        usage.boolean("estimated", true);
+    }
+    tail.extend_from_slice(&usage.finish());
+    tail.push(b'}');
+    (vec![(b"{\"object\":\"list\",\"data\":[".to_vec(), item)], tail)
+}
+
+fn ollama(answer: &RenderEmbed<'_>) -> Parts {
+    let mut head = b"{\"model\":".to_vec();
+    write_string(&mut head, answer.model);
+    head.extend_from_slice(b",\"embeddings\":[");
+    let tail = match answer.tokens {
+        0 => "]}".to_owned(),
+        tokens => format!("],\"prompt_eval_count\":{tokens}}}"),
+    };
+    (vec![(head, bare(answer))], tail.into_bytes())
+}
+
+fn cohere(dialect: ClientDialect, answer: &RenderEmbed<'_>) -> Parts {
+    let version = if dialect == ClientDialect::CohereV1 { "1" } else { "2" };
+    let AnswerForm { encodings, dtype, by_type } = answer.form;
+    let mut head = ObjectWriter::with_capacity(256);
+    head.string("id", answer.id);
+    head.string("response_type", if *by_type { "embeddings_by_type" } else { "embeddings_floats" });
+    write_inputs(head.key("texts"), answer.inputs);
+    let mut head = unfinished(head);
+    head.extend_from_slice(b",\"embeddings\":");
+
+    let mut tail = Vec::new();
+    let lists = if *by_type {
+        tail.extend_from_slice(b"]},\"meta\":");
+        let named = encodings.iter().enumerate().map(|(nth, encoding)| {
+            let name = if *encoding == Encoding::Base64 { "base64" } else { type_name(*dtype) };
+            let before = if nth == 0 { format!("{{\"{name}\":[") } else { format!("],\"{name}\":[") };
+            let mut text = if nth == 0 { std::mem::take(&mut head) } else { Vec::new() };
+            text.extend_from_slice(before.as_bytes());
+            (text, Item::Bare(*encoding, *dtype))
+        });
+        named.collect()
+    } else {
+        tail.extend_from_slice(b"],\"meta\":");
+        head.push(b'[');
+        vec![(head, Item::Bare(Encoding::Float, *dtype))]
+    };
+    let mut meta = ObjectWriter::with_capacity(128);
+    meta.raw("api_version", format!("{{\"version\":\"{version}\"}}").as_bytes());
+    meta.raw("billed_units", format!("{{\"input_tokens\":{}}}", answer.tokens).as_bytes());
+    if answer.estimated {
+        meta.raw("warnings", b"[\"input_tokens is an estimate\"]");
+    }
+    tail.extend_from_slice(&meta.finish());
+    tail.push(b'}');
+    (lists, tail)
+}
+
+/// An object without its closing brace, to be continued.
+fn unfinished(object: ObjectWriter) -> Vec<u8> {
+    let mut text = object.finish();
+    text.pop();
+    text
+}
+
+const fn type_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Float => "float",
+        Dtype::Int8 => "int8",
+        Dtype::Uint8 => "uint8",
+        Dtype::Binary => "binary",
+        Dtype::Ubinary => "ubinary",
+    }
+}
+
+impl EmbedChunks {
+    /// The whole answer in one piece.
+    pub fn into_bytes(self) -> Bytes {
+        let mut pieces = self;
+        let Some(first) = pieces.next() else { return Bytes::new() };
+        if pieces.done {
+            return first;
+        }
+        let mut whole = BytesMut::from(&first[..]);
+        for piece in pieces {
+            whole.extend_from_slice(&piece);
+        }
+        whole.freeze()
+    }
+}
+
+impl Iterator for EmbedChunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.done {
+            return None;
+        }
+        let mut out = BytesMut::with_capacity(PIECE / 4);
+        while let Some((before, item)) = self.lists.get(self.list) {
+            if !self.opened {
+                out.extend_from_slice(before);
+                self.opened = true;
+            }
+            while let Some(vector) = self.vectors.get(self.vector) {
+                if out.len() >= PIECE {
+                    return Some(out.freeze());
+                }
+                write_item(&mut out, *item, self.vector, vector);
+                self.vector += 1;
+            }
+            self.list += 1;
+            self.vector = 0;
+            self.opened = false;
+        }
+        out.extend_from_slice(&self.tail);
+        self.done = true;
+        Some(out.freeze())
+    }
+}
+
+fn write_item(out: &mut BytesMut, item: Item, index: usize, vector: &Vector) {
+    if index > 0 {
+        out.extend_from_slice(b",");
+    }
+    match item {
+        Item::Bare(encoding, dtype) => write_vector(out, encoding, dtype, vector),
+        Item::Labelled(encoding, dtype) => {
+            out.extend_from_slice(b"{\"object\":\"embedding\",\"index\":");
+            out.extend_from_slice(index.to_string().as_bytes());
+            out.extend_from_slice(b",\"embedding\":");
+            write_vector(out, encoding, dtype, vector);
+            out.extend_from_slice(b"}");
+        }
+    }
+}
+
+fn write_vector(out: &mut BytesMut, encoding: Encoding, dtype: Dtype, vector: &Vector) {
+    match (encoding, dtype) {
+        (Encoding::Float, _) => vector.write_float(out),
+        (Encoding::Base64, Dtype::Float) => {
+            out.extend_from_slice(b"\"");
+            vector.write_base64(out);
+            out.extend_from_slice(b"\"");
+        }
+        // One byte an element. A float outside a byte cannot come here from a well-formed answer; it saturates.
+        (Encoding::Base64, Dtype::Int8 | Dtype::Binary) => {
+            let elements: Vec<u8> = vector.floats().iter().map(|value| (*value as i8).cast_unsigned()).collect();
+            write_base64_bytes(out, &elements);
+        }
+        (Encoding::Base64, Dtype::Uint8 | Dtype::Ubinary) => {
+            let elements: Vec<u8> = vector.floats().iter().map(|value| *value as u8).collect();
+            write_base64_bytes(out, &elements);
+        }
+    }
+}
+
+fn write_base64_bytes(out: &mut BytesMut, elements: &[u8]) {
+    out.extend_from_slice(b"\"");
+    out.extend_from_slice(base64_simd::STANDARD.encode_to_string(elements).as_bytes());
+    out.extend_from_slice(b"\"");
+}
+
+#[cfg(test)]
+mod tests;
