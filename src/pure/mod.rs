@@ -18,6 +18,7 @@ pub mod rate_headers;
 pub mod rate_window;
 pub mod retry;
 pub mod select;
+pub mod slo;
 pub mod time;
 pub mod token_bucket;
 pub mod token_estimate;

@@ -1,1 +1,16 @@
-//! Not written yet.
+//! What the outside can see of the process: metrics, logs, traces and the timeline of events.
+//!
+//! Owns every name that appears on `/metrics`, every label value and the set-up of logging and trace export. Decides
+//! nothing about traffic: other modules tell it what happened through typed methods and never spell a metric's name.
+
+pub mod events;
+pub mod exposition;
+pub mod labels;
+pub mod logs;
+pub mod metrics;
+pub mod names;
+pub mod otlp;
+pub mod tenants;
+pub mod timeline;
+pub mod traces;
+pub mod upstreams;

@@ -1,0 +1,223 @@
+//! Sets up logging and tracing for the process. Owns the choice of format and filter; what is logged is decided where
+//! it happens, and never holds a key or a text.
+
+use std::io::IsTerminal;
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
+
+use super::otlp::{self, LostSpans};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Coloured text for a terminal.
+    Pretty,
+}
+
+/// Filter when the environment names none: libraries speak up only when something is wrong.
+const DEFAULT_FILTER: &str = "info,actix_server=warn,opentelemetry=warn,opentelemetry_sdk=warn,opentelemetry_otlp=warn";
+
+/// What the environment says about logs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// How lines look.
+    pub format: LogFormat,
+    /// Levels by target, in `tracing`'s notation.
+    pub filter: String,
+    /// What was set but cannot be used; told once logging runs.
+    pub complaints: Vec<String>,
+}
+
+impl LogOptions {
+    /// Reads `VECTORGATE_LOG_FORMAT` (`json` or `pretty`; else pretty on a terminal) and the filter in
+    /// `VECTORGATE_LOG`, or else `RUST_LOG`, through `get`.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>, terminal: bool) -> LogOptions {
+        let by_place = if terminal { LogFormat::Pretty } else { LogFormat::Json };
+        let mut complaints = Vec::new();
+        let format = match get("VECTORGATE_LOG_FORMAT").as_deref() {
+            Some("json") => LogFormat::Json,
+            Some("pretty") => LogFormat::Pretty,
+            None | Some("") => by_place,
+            Some(_) => {
+                complaints.push("VECTORGATE_LOG_FORMAT must be json or pretty".to_owned());
+                by_place
+            }
+        };
+        let mut filter = DEFAULT_FILTER.to_owned();
+        for name in ["VECTORGATE_LOG", "RUST_LOG"] {
+            let Some(text) = get(name).filter(|text| !text.trim().is_empty()) else { continue };
+            match EnvFilter::builder().parse(&text) {
+                Ok(_) => {
+                    filter = text;
+                    break;
+                }
+                Err(error) => complaints.push(format!("{name} is not a log filter: {error}")),
+            }
+        }
+        LogOptions { format, filter, complaints }
+    }
+}
+
+/// Keeps trace export alive; dropping it delivers what is still queued, for at most a few seconds.
+#[derive(Debug)]
+#[must_use = "dropping the guard ends the export of traces"]
+pub struct TelemetryGuard {
+    provider: Option<SdkTracerProvider>,
+    lost: LostSpans,
+}
+
+impl TelemetryGuard {
+    /// The count of undeliverable spans, for [`super::metrics::Metrics::new`].
+    pub fn lost_spans(&self) -> &LostSpans {
+        &self.lost
+    }
+
+    /// Delivers queued spans and ends the export. Blocks the calling thread for up to five seconds if the receiver
+    /// does not answer; calling it again does nothing.
+    pub fn shutdown(&mut self) {
+        if let Some(provider) = self.provider.take()
+            && let Err(error) = provider.shutdown()
+        {
+            tracing::warn!(%error, "queued spans were not delivered");
+        }
+    }
+}
+
+impl Drop for TelemetryGuard {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// Starts logging to standard error and, if the environment names a receiver, the export of traces. Once per process:
+/// a later call leaves the first one's set-up in place.
+pub fn init() -> TelemetryGuard {
+    let get = |name: &str| std::env::var(name).ok();
+    let mut options = LogOptions::from_env(get, std::io::stderr().is_terminal());
+    let lost = LostSpans::default();
+    let provider = if otlp::wanted(get) {
+        otlp::provider(None, lost.clone())
+            .map_err(|error| options.complaints.push(format!("traces are not exported: {error}")))
+            .ok()
+    } else {
+        None
+    };
+    let subscriber = tracing_subscriber::registry()
+        .with(text_layer(&options, std::io::stderr))
+        .with(provider.as_ref().map(|provider| trace_layer(provider)));
+    if subscriber.try_init().is_err() {
+        options.complaints.clear();
+    }
+    for complaint in &options.complaints {
+        tracing::warn!("{complaint}");
+    }
+    TelemetryGuard { provider, lost }
+}
+
+type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
+
+fn text_layer<W>(options: &LogOptions, writer: W) -> BoxedLayer<Registry>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::new(&options.filter);
+    match options.format {
+        LogFormat::Json => tracing_subscriber::fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .with_writer(writer)
+            .with_filter(filter)
+            .boxed(),
+        LogFormat::Pretty => {
+            let colour = std::io::stderr().is_terminal();
+            tracing_subscriber::fmt::layer().with_ansi(colour).with_writer(writer).with_filter(filter).boxed()
+        }
+    }
+}
+
+/// Exports this crate's spans at `info` whatever the log filter says: a quiet log must not cut traces.
+fn trace_layer<S>(provider: &SdkTracerProvider) -> BoxedLayer<S>
+where
+    S: tracing::Subscriber + for<'span> tracing_subscriber::registry::LookupSpan<'span> + Send + Sync,
+{
+    tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("vectorgate"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_filter(Targets::new().with_target("vectorgate", LevelFilter::INFO))
+        .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(variables: &[(&str, &str)], terminal: bool, format: LogFormat, filter: &str, complaints: usize) {
+        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let options = LogOptions::from_env(get, terminal);
+        assert_eq!((options.format, options.filter.as_str()), (format, filter));
+        assert_eq!(options.complaints.len(), complaints, "{:?}", options.complaints);
+    }
+
+    #[test]
+    fn format_and_filter_follow_the_environment() {
+        check(&[], true, LogFormat::Pretty, DEFAULT_FILTER, 0);
+        check(&[], false, LogFormat::Json, DEFAULT_FILTER, 0);
+        check(&[("VECTORGATE_LOG_FORMAT", "json")], true, LogFormat::Json, DEFAULT_FILTER, 0);
+        check(&[("VECTORGATE_LOG_FORMAT", "xml")], false, LogFormat::Json, DEFAULT_FILTER, 1);
+        check(&[("RUST_LOG", "debug")], true, LogFormat::Pretty, "debug", 0);
+        check(&[("RUST_LOG", "debug"), ("VECTORGATE_LOG", "warn")], true, LogFormat::Pretty, "warn", 0);
+        check(&[("VECTORGATE_LOG", "a=b=c"), ("RUST_LOG", "debug")], true, LogFormat::Pretty, "debug", 1);
+    }
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn json_lines_hold_fields_and_the_requests_span() {
+        let sink = Sink::default();
+        let options = LogOptions { format: LogFormat::Json, filter: "info".to_owned(), complaints: Vec::new() };
+        let writer = sink.clone();
+        let subscriber = tracing_subscriber::registry().with(text_layer(&options, move || writer.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            let _entered = tracing::info_span!("request", trace_id = "abc").entered();
+            tracing::warn!(upstream = "u1", "breaker opened");
+            tracing::debug!("not shown");
+        });
+        let text = String::from_utf8(sink.0.lock().clone()).expect("text");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        assert_eq!(lines[0]["message"], "breaker opened");
+        assert_eq!(lines[0]["upstream"], "u1");
+        assert_eq!(lines[0]["level"], "WARN");
+        assert_eq!(lines[0]["span"]["trace_id"], "abc");
+    }
+}

@@ -1,0 +1,376 @@
+//! The process's metrics: one [`Metrics`] behind an `Arc`, one typed method per fact.
+//!
+//! Callers hand over ids and enums; label texts, names and buckets are chosen here. A record finds its series by one or
+//! two hash look-ups in a table that only a change of configuration replaces, and allocates nothing. Exact money lives
+//! in the ledger: the counters here are binary floats for charts.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::config::plan::Slo;
+use crate::ids::{ModelName, TenantId, UpstreamId};
+use crate::pure::class::TrafficClass;
+use crate::pure::money::Money;
+
+use super::labels::{
+    ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByMachine, ByObjective, ByQuantile,
+    ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName, Objective,
+    Outcome, Quantile, ReloadResult, StoreName, TraceId, classes_of,
+};
+use super::names;
+use super::otlp::LostSpans;
+use super::tenants::{FloatGauge, ModelIndex, TenantFamilies, TenantTable};
+use super::upstreams::{Buckets, UpstreamFamilies, UpstreamTable};
+
+/// Bounds for whole requests and upstream calls, seconds; the objectives' own lines are added to them.
+const LATENCY_BUCKETS: [f64; 17] =
+    [0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0];
+
+/// Bounds for the gateway's own time, seconds: the goal is far below a millisecond.
+const OVERHEAD_BUCKETS: [f64; 12] =
+    [0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0];
+
+/// With up to this many models every outcome has its series from the start; beyond, with its first request.
+const EAGER_MODELS: usize = 40;
+
+type RequestHistogram = HistogramWithExemplars<ByTrace>;
+
+/// What is looked up on each record; replaced as a whole when the configured names change.
+#[derive(Debug)]
+struct Tables {
+    models: ModelIndex,
+    /// By model position × class × outcome.
+    requests: Vec<OnceLock<RequestHistogram>>,
+    tenants: TenantTable,
+    upstreams: UpstreamTable,
+}
+
+/// Every metric of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    pub(super) registry: Registry,
+    tables: ArcSwap<Tables>,
+    requests: Family<ByRequest, RequestHistogram, Buckets>,
+    tenants: TenantFamilies,
+    upstreams: UpstreamFamilies,
+    overhead: [Histogram; TrafficClass::ALL.len()],
+    fallbacks: [Counter; TrafficClass::ALL.len()],
+    query_latency: [FloatGauge; Quantile::ALL.len()],
+    slo_budget: Family<ByObjective, FloatGauge>,
+    slo_burn: Family<ByBurn, FloatGauge>,
+    actor_restarts: Family<ByActor, Counter>,
+    impossible: Family<ByMachine, Counter>,
+    store_errors: Family<ByStore, Counter>,
+    reloads: Family<ByReload, Counter>,
+    buffered: Gauge,
+    holds_recovered: Counter,
+    shortfalls: Counter,
+    events_dropped: Counter,
+    spans_lost: Counter,
+}
+
+impl Metrics {
+    /// All families, with a zero for each configured name. `slo` gives the latency histograms a bucket bound at each
+    /// objective's line, so that a share "faster than the line" is exact; `lost` is counted by the trace exporter.
+    pub fn new(plan: &LabelPlan, slo: &Slo, lost: &LostSpans) -> Arc<Metrics> {
+        let mut registry = Registry::default();
+        let latency = latency_buckets(slo);
+        let requests = Family::new_with_constructor(latency.clone());
+        let upstreams = UpstreamFamilies::new(&latency);
+        let tenants = TenantFamilies::default();
+        let overhead = Family::<ByClass, Histogram, _>::new_with_constructor(Buckets(Arc::from(OVERHEAD_BUCKETS)));
+        let fallbacks = Family::<ByClass, Counter>::default();
+        let query_latency = Family::<ByQuantile, FloatGauge>::default();
+        let per_class = TrafficClass::ALL.map(|class| ByClass { class });
+        let metrics = Metrics {
+            tables: ArcSwap::from_pointee(tables(plan, &requests, &tenants, &upstreams, None)),
+            overhead: per_class.clone().map(|label| overhead.get_or_create_owned(&label)),
+            fallbacks: per_class.map(|label| fallbacks.get_or_create_owned(&label)),
+            query_latency: std::array::from_fn(|at| {
+                query_latency.get_or_create_owned(&ByQuantile { quantile: Quantile::ALL[at] })
+            }),
+            registry: Registry::default(),
+            slo_budget: Family::default(),
+            slo_burn: Family::default(),
+            actor_restarts: Family::default(),
+            impossible: Family::default(),
+            store_errors: Family::default(),
+            reloads: Family::default(),
+            buffered: Gauge::default(),
+            holds_recovered: Counter::default(),
+            shortfalls: Counter::default(),
+            events_dropped: Counter::default(),
+            spans_lost: lost.0.clone(),
+            requests,
+            tenants,
+            upstreams,
+        };
+        names::REQUEST_DURATION.register(&mut registry, metrics.requests.clone());
+        names::OVERHEAD.register(&mut registry, overhead);
+        names::QUERY_LATENCY.register(&mut registry, query_latency);
+        names::SLO_BUDGET.register(&mut registry, metrics.slo_budget.clone());
+        names::SLO_BURN_RATE.register(&mut registry, metrics.slo_burn.clone());
+        names::RETRIEVAL_FALLBACKS.register(&mut registry, fallbacks);
+        metrics.tenants.register(&mut registry);
+        metrics.upstreams.register(&mut registry);
+        names::ACTOR_RESTARTS.register(&mut registry, metrics.actor_restarts.clone());
+        names::IMPOSSIBLE.register(&mut registry, metrics.impossible.clone());
+        names::BUFFERED.register(&mut registry, metrics.buffered.clone());
+        names::STORE_ERRORS.register(&mut registry, metrics.store_errors.clone());
+        names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
+        names::SHORTFALLS.register(&mut registry, metrics.shortfalls.clone());
+        names::RELOADS.register(&mut registry, metrics.reloads.clone());
+        names::EVENTS_DROPPED.register(&mut registry, metrics.events_dropped.clone());
+        names::SPANS_LOST.register(&mut registry, metrics.spans_lost.clone());
+        names::BUILD.register(&mut registry, Info::new(ByVersion { version: env!("CARGO_PKG_VERSION") }));
+        metrics.start_from_zero();
+        Arc::new(Metrics { registry, ..metrics })
+    }
+
+    fn start_from_zero(&self) {
+        for slo in Objective::ALL {
+            self.slo_budget.get_or_create(&ByObjective { slo: *slo }).set(1.0);
+            for window in BurnWindow::ALL {
+                drop(self.slo_burn.get_or_create(&ByBurn { slo: *slo, window: *window }));
+            }
+        }
+        for actor in ActorName::ALL {
+            drop(self.actor_restarts.get_or_create(&ByActor { actor: *actor }));
+        }
+        for machine in MachineName::ALL {
+            drop(self.impossible.get_or_create(&ByMachine { machine: *machine }));
+        }
+        for store in StoreName::ALL {
+            drop(self.store_errors.get_or_create(&ByStore { store: *store }));
+        }
+        for result in ReloadResult::ALL {
+            drop(self.reloads.get_or_create(&ByReload { result: *result }));
+        }
+    }
+
+    /// Takes over the names of a new configuration, or a tenant made at run time. Series of names that stay are kept;
+    /// gauges of names that left disappear.
+    pub fn relabel(&self, plan: &LabelPlan) {
+        let earlier = self.tables.load_full();
+        let next = tables(plan, &self.requests, &self.tenants, &self.upstreams, Some(&earlier));
+        self.tables.store(Arc::new(next));
+    }
+
+    /// One request came to its end: `total` from its first byte, `overhead` of that in the gateway itself. With a
+    /// sampled trace, `trace` becomes the exemplar.
+    pub fn request_finished(
+        &self,
+        class: TrafficClass,
+        model: &ModelName,
+        outcome: Outcome,
+        total: Duration,
+        overhead: Duration,
+        trace: Option<TraceId>,
+    ) {
+        let tables = self.tables.load();
+        let position = tables.models.position(model);
+        request_cell(&tables.requests, &tables.models, &self.requests, (position, class, outcome)).observe(
+            total.as_secs_f64(),
+            trace.map(ByTrace),
+            None,
+        );
+        self.overhead[class as usize].observe(overhead.as_secs_f64());
+    }
+
+    /// An answer left without vectors and told the client to search lexically.
+    pub fn retrieval_fallback(&self, class: TrafficClass) {
+        self.fallbacks[class as usize].inc();
+    }
+
+    /// One request asked the cache for `items` items and found `hits` of them.
+    pub fn cache(&self, tenant: &TenantId, result: CacheResult, hits: u64, items: u64) {
+        let tables = self.tables.load();
+        tables.tenants.cache(&self.tenants, &tables.models, tenant, result, (hits, items));
+    }
+
+    /// A call's cost and tokens were settled. Zero cost is worth saying too: it counts the tokens.
+    pub fn settled(&self, tenant: &TenantId, model: &ModelName, class: TrafficClass, cost: Money, tokens: u64) {
+        let tables = self.tables.load();
+        tables.tenants.settled(&self.tenants, &tables.models, tenant, (model, class), (cost, tokens));
+    }
+
+    /// A search query was answered, from the cache or not: the divisor of the cost per search query.
+    pub fn query_answered(&self, tenant: &TenantId) {
+        let tables = self.tables.load();
+        tables.tenants.query_answered(&self.tenants, &tables.models, tenant);
+    }
+
+    /// What a tenant may still spend after all open holds; `None`: it has no budget.
+    pub fn tenant_budget_remaining(&self, tenant: &TenantId, remaining: Option<Money>) {
+        self.tenants.set_budget(tenant, remaining);
+    }
+
+    /// Cache hit ratio (0 to 1) and cost per search query of a configured tenant, as `/metrics` shows them.
+    pub fn tenant_ratios(&self, tenant: &TenantId) -> Option<(f64, f64)> {
+        self.tables.load().tenants.ratios(tenant)
+    }
+
+    /// A call to an upstream ended after `took`.
+    pub fn upstream_call(&self, upstream: &UpstreamId, status: CallStatus, took: Duration, trace: Option<TraceId>) {
+        self.with_upstream(upstream, |cells| cells.call(&self.upstreams, status, took, trace));
+    }
+
+    /// Where an upstream's breaker stands.
+    pub fn breaker_state(&self, upstream: &UpstreamId, level: BreakerLevel) {
+        self.with_upstream(upstream, |cells| cells.breaker(level));
+    }
+
+    /// What an upstream's bucket would grant now.
+    pub fn bucket_available(&self, upstream: &UpstreamId, unit: BucketUnit, available: f64) {
+        self.with_upstream(upstream, |cells| cells.bucket(unit, available));
+    }
+
+    /// Input items of a class that wait for an upstream.
+    pub fn queue_depth(&self, upstream: &UpstreamId, class: TrafficClass, items: usize) {
+        self.with_upstream(upstream, |cells| cells.depth(class, items));
+    }
+
+    /// A request left an upstream's queue after `waited`.
+    pub fn queue_dwell(&self, upstream: &UpstreamId, waited: Duration) {
+        self.with_upstream(upstream, |cells| cells.dwell(waited));
+    }
+
+    /// Calls to an upstream under way.
+    pub fn upstream_in_flight(&self, upstream: &UpstreamId, calls: usize) {
+        self.with_upstream(upstream, |cells| cells.in_flight(calls));
+    }
+
+    /// Whether an upstream is out because of its vectors.
+    pub fn quarantined(&self, upstream: &UpstreamId, out: bool) {
+        self.with_upstream(upstream, |cells| cells.quarantined(out));
+    }
+
+    /// An upstream's key was set aside.
+    pub fn key_parked(&self, upstream: &UpstreamId) {
+        self.with_upstream(upstream, |cells| cells.key_parked());
+    }
+
+    /// An upstream stated a usage that cannot be right.
+    pub fn usage_odd(&self, upstream: &UpstreamId) {
+        self.with_upstream(upstream, |cells| cells.usage_odd());
+    }
+
+    fn with_upstream(&self, upstream: &UpstreamId, record: impl FnOnce(&super::upstreams::UpstreamCells)) {
+        record(self.tables.load().upstreams.of(&self.upstreams, upstream));
+    }
+
+    /// A percentile of interactive query embedding over the objectives' window.
+    pub fn query_latency(&self, quantile: Quantile, latency: Duration) {
+        self.query_latency[quantile as usize].set(latency.as_secs_f64());
+    }
+
+    /// Share of an objective's error budget left, at most 1; negative when overspent.
+    pub fn slo_budget_remaining(&self, slo: Objective, share: f64) {
+        if share.is_finite() {
+            self.slo_budget.get_or_create(&ByObjective { slo }).set(share);
+        }
+    }
+
+    /// An objective's burn rate over a window; 1 spends the budget exactly.
+    pub fn slo_burn_rate(&self, slo: Objective, window: BurnWindow, rate: f64) {
+        if rate.is_finite() {
+            self.slo_burn.get_or_create(&ByBurn { slo, window }).set(rate);
+        }
+    }
+
+    /// An actor was rebuilt after a fault.
+    pub fn actor_restarted(&self, actor: ActorName) {
+        self.actor_restarts.get_or_create(&ByActor { actor }).inc();
+    }
+
+    /// A state machine saw an event that its state excludes.
+    pub fn impossible_transition(&self, machine: MachineName) {
+        self.impossible.get_or_create(&ByMachine { machine }).inc();
+    }
+
+    /// Request bodies held in memory, bytes.
+    pub fn buffered_bytes(&self, bytes: u64) {
+        self.buffered.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// A store failed an operation.
+    pub fn store_error(&self, store: StoreName) {
+        self.store_errors.get_or_create(&ByStore { store }).inc();
+    }
+
+    /// A start-up released `count` holds without a seen result.
+    pub fn holds_recovered(&self, count: u64) {
+        self.holds_recovered.inc_by(count);
+    }
+
+    /// A settlement cost more than was held.
+    pub fn shortfall(&self) {
+        self.shortfalls.inc();
+    }
+
+    /// A reload ended.
+    pub fn reloaded(&self, result: ReloadResult) {
+        self.reloads.get_or_create(&ByReload { result }).inc();
+    }
+
+    /// An event fell off the timeline.
+    pub fn event_dropped(&self) {
+        self.events_dropped.inc();
+    }
+
+    /// Brings derived gauges up to date; done before each exposition.
+    pub(super) fn derive(&self) {
+        self.tables.load().tenants.derive();
+    }
+}
+
+fn latency_buckets(slo: &Slo) -> Buckets {
+    let lines = [slo.interactive_p95, slo.interactive_p99].map(|line| line.as_secs_f64());
+    let mut bounds: Vec<f64> = LATENCY_BUCKETS.into_iter().chain(lines).filter(|bound| *bound > 0.0).collect();
+    bounds.sort_by(f64::total_cmp);
+    bounds.dedup();
+    Buckets(bounds.into())
+}
+
+fn tables(
+    plan: &LabelPlan,
+    requests: &Family<ByRequest, RequestHistogram, Buckets>,
+    tenants: &TenantFamilies,
+    upstreams: &UpstreamFamilies,
+    earlier: Option<&Tables>,
+) -> Tables {
+    let models = ModelIndex::new(&plan.models);
+    let slots = models.len() * TrafficClass::ALL.len() * Outcome::ALL.len();
+    let cells: Vec<OnceLock<RequestHistogram>> = (0..slots).map(|_| OnceLock::new()).collect();
+    if plan.models.len() <= EAGER_MODELS {
+        for (position, (_, kind)) in plan.models.iter().enumerate() {
+            for class in classes_of(*kind) {
+                for outcome in Outcome::ALL {
+                    request_cell(&cells, &models, requests, (position, *class, *outcome));
+                }
+            }
+        }
+    }
+    let tenants = TenantTable::new(tenants, plan, &models, earlier.map(|old| &old.tenants));
+    let upstreams = UpstreamTable::new(upstreams, plan, earlier.map(|old| &old.upstreams));
+    Tables { models, requests: cells, tenants, upstreams }
+}
+
+fn request_cell<'a>(
+    cells: &'a [OnceLock<RequestHistogram>],
+    models: &ModelIndex,
+    family: &Family<ByRequest, RequestHistogram, Buckets>,
+    (position, class, outcome): (usize, TrafficClass, Outcome),
+) -> &'a RequestHistogram {
+    let slot = (position * TrafficClass::ALL.len() + class as usize) * Outcome::ALL.len() + outcome as usize;
+    cells[slot].get_or_init(|| family.get_or_create_owned(&ByRequest { class, model: models.name(position), outcome }))
+}
