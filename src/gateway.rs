@@ -11,14 +11,17 @@ use crate::actors::router::Router;
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
 use crate::cache::Cache;
+use crate::clock;
 use crate::config::plan::{Model, Plan, Tenant};
 use crate::edge::auth::KeyRing;
 use crate::edge::body::BodyBudget;
 use crate::lifecycle::Lifecycle;
 use crate::pure::ledger::{Account, Terms};
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
+use crate::store::book::Page;
 use crate::store::journal::Journal;
-use crate::store::StoreError;
+use crate::store::segment::StoreError;
+use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
 
 /// Everything that is shared by all workers.
@@ -47,10 +50,10 @@ impl Gateway {
     /// # Errors
     /// When the store cannot be opened.
     pub fn start(plan: Plan, telemetry: Arc<Telemetry>) -> Result<Arc<Gateway>, StoreError> {
-        let (journal, recovery) = Journal::open(&plan.store.path, plan.store.durability)?;
+        let (journal, recovery) = Journal::open(&plan.store.path, Limits::default(), clock::wall())?;
         let journal = Arc::new(journal);
         telemetry.recovered(&recovery);
-        let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry)).map_err(StoreError::from)?;
+        let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry)).map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let control = Arbiter::new().handle();
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
@@ -109,7 +112,7 @@ impl Parts<'_> {
 
     fn tenant(&self, plan: &Arc<Tenant>) -> TenantRuntime {
         let terms = Terms { budget: plan.budget, period: plan.budget_period };
-        let account = Account::restore(terms, self.journal.standing(&plan.id));
+        let account = Account::restore(terms, self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default());
         let board = Arc::new(Board::default());
         board.publish(&account);
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,15 +80,29 @@ macro_rules! number_type {
     };
 }
 
+macro_rules! counted_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        number_type!($(#[$doc])* $name);
+
+        impl $name {
+            /// An id that no other of this process has.
+            pub fn next() -> $name {
+                static NEXT: AtomicU64 = AtomicU64::new(1);
+                $name(NEXT.fetch_add(1, Ordering::Relaxed))
+            }
+        }
+    };
+}
+
 number_type!(
     /// One hold on a tenant's balance; unique within a ledger store.
     HoldId
 );
-number_type!(
+counted_type!(
     /// One call to an upstream; unique within a process.
     AttemptId
 );
-number_type!(
+counted_type!(
     /// One request waiting in an upstream's queue; unique within a process.
     WaiterId
 );

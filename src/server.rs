@@ -97,7 +97,7 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     stop(client, admin).await;
     let _ended = timeout(RESERVE, async { (client_task.await, admin_task.await) }).await;
     gateway.backlog.stop();
-    gateway.journal.sync()
+    gateway.journal.retry()
 }
 
 async fn drain(gateway: &Gateway) {

@@ -10,15 +10,18 @@ use awc::http::header::{HeaderName, HeaderValue};
 
 use crate::actors::router::{Served, ServedBatch};
 use crate::config::plan::{Provider, Upstream};
-use crate::dialects::upstream::{self, EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
+use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
+use crate::dialects::cut::UsageRead;
 use crate::dialects::wire::{Answer, Wire, WireError};
-use crate::dialects::{BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, simulated};
+use crate::dialects::{BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated};
 use crate::gateway::Gateway;
 use crate::ids::UpstreamId;
 use crate::journey::classify::Call;
 use crate::runtime::Route;
 use crate::store::record::Record;
+use crate::telemetry::labels::CallStatus;
 use crate::tokens;
+use crate::vector::{Vector, VectorError};
 
 /// Width of simulated vectors where the configuration states none.
 const SIMULATED_WIDTH: u32 = 384;
@@ -72,16 +75,14 @@ impl CallError {
 }
 
 impl Exchange {
-    /// The label of `vectorgate_upstream_requests_total`.
-    pub fn status_label(&self) -> &'static str {
+    /// How it counts in `vectorgate_upstream_requests_total`.
+    pub fn status(&self) -> CallStatus {
         match self {
-            Exchange::Answered(_) => "ok",
-            Exchange::Refused(error) if error.status == 429 => "429",
-            Exchange::Refused(error) if error.status >= 500 => "5xx",
-            Exchange::Refused(_) => "4xx",
-            Exchange::Failed(error) if error.is_timeout() => "timeout",
-            Exchange::Failed(CallError::Bad(_)) => "bad_answer",
-            Exchange::Failed(CallError::Wire(_)) => "connection",
+            Exchange::Answered(_) => CallStatus::Http(200),
+            Exchange::Refused(error) => CallStatus::Http(error.status),
+            Exchange::Failed(CallError::Wire(WireError::Timeout)) => CallStatus::Timeout,
+            Exchange::Failed(CallError::Wire(WireError::Connect(_))) => CallStatus::Connect,
+            Exchange::Failed(_) => CallStatus::Broken,
         }
     }
 }
@@ -143,16 +144,19 @@ impl Worker {
     pub async fn embed(&self, call: &Call, route: &Route, inputs: &[Input], expect: &Expect) -> Exchange {
         let plan = &route.upstream.plan;
         if plan.provider == Provider::Simulated {
-            return Exchange::Answered(simulate(call, inputs));
+            return match simulate(call, inputs) {
+                Ok(answer) => Exchange::Answered(answer),
+                Err(error) => Exchange::Failed(CallError::Bad(BadAnswer { reason: error.to_string() })),
+            };
         }
         let request = EmbedRequest {
             remote_model: &route.remote_name,
             inputs,
             single: call.single,
             width: call.asked_width,
-            encoding: call.encoding,
+            encoding: call.form.preferred(),
             options: &call.options,
-            original: call.original.as_ref().filter(|_| upstream::speaks(plan.provider, call.context.dialect)),
+            original: Some(&call.original).filter(|_| client::shares_body(call.context.dialect, plan.provider)),
         };
         let wire_request = match encode_embed(plan.provider, &request) {
             Ok(wire_request) => wire_request,
@@ -177,7 +181,7 @@ fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {
     if !(200..300).contains(&status) {
         return Exchange::Refused(decode_error(provider, status, &headers, &answer.body));
     }
-    match decode_embed(provider, &headers, answer.body.clone(), expect) {
+    match decode_embed(provider, &headers, &answer.body, expect) {
         Ok(decoded) => Exchange::Answered(decoded),
         Err(bad) => Exchange::Failed(CallError::Bad(bad)),
     }
@@ -202,7 +206,7 @@ pub fn simulated_takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), U
     Ok(())
 }
 
-fn simulate(call: &Call, inputs: &[Input]) -> EmbedAnswer {
+fn simulate(call: &Call, inputs: &[Input]) -> Result<EmbedAnswer, VectorError> {
     let width = call.asked_width.or(call.model.plan.dimensions).unwrap_or(SIMULATED_WIDTH);
     let mut counted = 0;
     let vectors = inputs
@@ -210,8 +214,8 @@ fn simulate(call: &Call, inputs: &[Input]) -> EmbedAnswer {
         .map(|input| {
             let text: std::borrow::Cow<'_, str> = serde_json::from_slice(input.raw()).unwrap_or_default();
             counted += tokens::count_exact(call.model.plan.tokenizer, &text).unwrap_or(text.len() as u64).max(1);
-            simulated::embed(&text, width)
+            Vector::from_floats(&simulated::embed(&text, width))
         })
-        .collect();
-    EmbedAnswer::exact(vectors, counted)
+        .collect::<Result<Vec<Vector>, VectorError>>()?;
+    Ok(EmbedAnswer { vectors, usage: UsageRead { prompt: Some(counted), total: Some(counted), odd: false }, model: None })
 }

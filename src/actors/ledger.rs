@@ -18,7 +18,7 @@ use crate::pure::ledger::{Account, AccountSnapshot, CreditOutcome, HoldAsk, Plac
 use crate::pure::money::Money;
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
-use crate::store::record::Record;
+use crate::store::record::{PeriodRecord, Record};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -169,7 +169,12 @@ impl LedgerActor {
     /// Starts a new period when one is due. The record goes to the journal at once: it is written once a day or month.
     fn roll(&mut self) {
         let Some(started) = self.account.roll_period(clock::wall()) else { return };
-        let record = Record::period_start(&self.tenant, started);
+        let record = Record::PeriodStart(PeriodRecord {
+            time: clock::wall(),
+            tenant: self.tenant.clone(),
+            start: started.start,
+            budget_before: started.budget_before,
+        });
         if let Err(error) = self.journal.append(&record) {
             self.telemetry.store_failed("period_start", &error);
         }

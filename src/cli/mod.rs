@@ -33,7 +33,7 @@ enum Command {
         command: KeyCommand,
     },
     /// Report what was used and what it cost.
-    Usage(usage::UsageArgs),
+    Usage(usage::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +54,6 @@ pub fn main() -> ExitCode {
         Command::Serve => serve::run(config),
         Command::Check => check::run(config),
         Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
-        Command::Usage(args) => usage::run_cli(config, &args),
+        Command::Usage(args) => usage::report(config, &args),
     }
 }

@@ -6,27 +6,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::config::plan::{ModelKind, Plan, Provider};
-use crate::config::{self, Source};
+use crate::config::{self, Environment, Source};
 use crate::gateway::Gateway;
 use crate::server::{self, Listeners};
 use crate::telemetry::Telemetry;
 
 /// Runs the gateway until it is told to stop. Exit code 1 when it cannot start.
 pub fn run(path: Option<&Path>) -> ExitCode {
-    let plan = match config::load(&Source::of(path), &config::process_environment()) {
+    let plan = match config::load(&Source::of(path), &Environment::of_process()) {
         Ok(plan) => plan,
         Err(problems) => {
             eprintln!("{problems}");
             return ExitCode::FAILURE;
         }
     };
-    let telemetry = match Telemetry::start(&plan) {
-        Ok(telemetry) => telemetry,
-        Err(error) => {
-            eprintln!("telemetry could not be started: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let telemetry = Telemetry::start(&plan);
     // Two TLS providers in one process make rustls panic at first use, so the one we build with is named.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed before");

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::str::FromStr;
 
+use crate::config::{self, Environment, Source};
 use crate::pure::utc::Stamp;
 use crate::store::record::UsageRecord;
 use crate::store::usage::{self, GroupBy, Totals, UnknownGroup, UsageError, UsageFilter};
@@ -110,6 +112,52 @@ impl UsageArgs {
             by: usage::parse_groups(texts.by.unwrap_or_default()).map_err(ArgumentError::Group)?,
             format: texts.format.map_or(Ok(Format::default()), str::parse)?,
         })
+    }
+}
+
+/// `vectorgate usage`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only this tenant's requests.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// From this day (2026-11-30) or instant (RFC 3339) on.
+    #[arg(long)]
+    since: Option<String>,
+    /// Up to and including this day, or before this instant.
+    #[arg(long)]
+    until: Option<String>,
+    /// Sum by any of tenant, key, model, class, collection, upstream, day; separated by commas.
+    #[arg(long)]
+    by: Option<String>,
+    /// table, csv or jsonl.
+    #[arg(long)]
+    format: Option<String>,
+}
+
+/// Reports from the journal that the configuration names. Exit code 1 when that is not possible.
+pub fn report(config: Option<&Path>, arguments: &Arguments) -> ExitCode {
+    let plan = match config::load(&Source::of(config), &Environment::of_process()) {
+        Ok(plan) => plan,
+        Err(problems) => {
+            eprintln!("{problems}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let texts = UsageTexts {
+        tenant: arguments.tenant.as_deref(),
+        since: arguments.since.as_deref(),
+        until: arguments.until.as_deref(),
+        by: arguments.by.as_deref(),
+        format: arguments.format.as_deref(),
+    };
+    let outcome = UsageArgs::parse(plan.store.path.clone(), &plan.currency, texts).map_err(|error| error.to_string());
+    match outcome.and_then(|args| run(&args, &mut io::stdout().lock()).map_err(|error| error.to_string())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::pure::budget_period::BudgetPeriod;
+
 use crate::ids::{KeyFingerprint, ModelName, SpaceId, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
@@ -450,17 +452,6 @@ pub struct Serves {
     pub remote_name: String,
     /// What it costs there: the model's prices unless the entry has its own.
     pub prices: Prices,
-}
-
-/// How often a budget is refilled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BudgetPeriod {
-    /// Never.
-    None,
-    /// At 00:00 UTC.
-    Day,
-    /// At 00:00 UTC on the first.
-    Month,
 }
 
 /// One key of a tenant: only its hash is ever kept.

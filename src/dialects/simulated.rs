@@ -4,13 +4,11 @@
 //! et al., 2009), scaled to unit length. Equal texts get equal vectors and similar spellings near ones, which is enough
 //! to see a search work; meaning plays no part, and the start-up text says so.
 
-use crate::vector::Vector;
-
 /// Longest run of characters that is hashed as one feature.
 const GRAM: usize = 3;
 
 /// The vector of `text`, `width` wide. An empty text has the first axis.
-pub fn embed(text: &str, width: u32) -> Vector {
+pub fn embed(text: &str, width: u32) -> Vec<f32> {
     let width = width.max(1) as usize;
     let mut sums = vec![0.0_f32; width];
     for word in text.split_whitespace() {
@@ -32,13 +30,13 @@ pub fn embed(text: &str, width: u32) -> Vector {
             *x = (f64::from(*x) / norm) as f32;
         }
     }
-    Vector::from_f32(&sums)
+    sums
 }
 
 /// A score between 0 and 1: the cosine of query and document, moved to that range.
 pub fn relevance(query: &str, document: &str) -> f64 {
     const WIDTH: u32 = 512;
-    let (a, b) = (embed(query, WIDTH).to_f32(), embed(document, WIDTH).to_f32());
+    let (a, b) = (embed(query, WIDTH), embed(document, WIDTH));
     let cosine: f64 = a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
     f64::midpoint(cosine, 1.0).clamp(0.0, 1.0)
 }
@@ -55,17 +53,17 @@ mod tests {
     use super::*;
 
     fn cosine(a: &str, b: &str) -> f64 {
-        let (a, b) = (embed(a, 384).to_f32(), embed(b, 384).to_f32());
+        let (a, b) = (embed(a, 384), embed(b, 384));
         a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
     }
 
     #[test]
     fn vectors_are_unit_length_and_stable() {
         for text in ["", " ", "a", "how do I configure mutual TLS?", "見出し語"] {
-            let vector = embed(text, 384).to_f32();
+            let vector = embed(text, 384);
             let norm: f64 = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
             assert!((norm - 1.0).abs() < 1e-6, "{text:?}: {norm}");
-            assert_eq!(vector, embed(text, 384).to_f32());
+            assert_eq!(vector, embed(text, 384));
         }
     }
 

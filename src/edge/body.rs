@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
+use crate::dialects::client;
 use crate::error::{ApiError, Code};
 
 use super::scan::{Scan, ScanLimits, Scanner};
@@ -160,7 +161,7 @@ pub async fn read(
         }
         bytes.extend_from_slice(&piece);
     }
-    let scan = failed.map_or_else(|| scanner.finish(), Err)?;
+    let scan = failed.map_or_else(|| scanner.finish(), Err).map_err(client::scan_error)?;
     Ok(ScannedBody { bytes: bytes.freeze(), scan, share })
 }
 

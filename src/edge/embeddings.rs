@@ -14,7 +14,6 @@ use crate::journey::{self, classify};
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits};
-use super::scan::ScanLimits;
 use super::{request, respond};
 
 /// OpenAI's route.
@@ -41,8 +40,8 @@ async fn answer(
     let server = &context.running.plan.server;
     let limits = BodyLimits { max_bytes: server.max_body_bytes, idle: server.body_timeout };
     let fields = client::item_fields(dialect);
-    let mut scanned =
-        body::read(http, payload, fields, ScanLimits::default(), limits, &worker.gateway.bodies).await?;
+    let scan_limits = client::scan_limits(dialect);
+    let mut scanned = body::read(http, payload, fields, scan_limits, limits, &worker.gateway.bodies).await?;
     let parsed = client::parse_embed(dialect, &scanned.scan, &scanned.bytes)?;
     let items = scanned.scan.take_items(fields);
     let call = classify::call(context, parsed, items, scanned.share)?;

@@ -24,7 +24,6 @@ pub fn client_routes(config: &mut ServiceConfig) {
         web::resource(path)
             .route(web::post().to(embeddings::openai))
             .default_service(web::to(method_not_allowed))
-            .to_owned()
     };
     config
         .service(embeddings("/v1/embeddings"))

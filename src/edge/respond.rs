@@ -25,15 +25,17 @@ pub fn embeddings(finished: Finished) -> HttpResponse {
             let tokens = entries_tokens(&finished);
             let body = render_embed(
                 dialect,
-                &RenderEmbed {
+                RenderEmbed {
                     model: finished.call.model.plan.name.as_str(),
-                    vectors: entries.iter().map(|entry| &entry.vector).collect(),
-                    tokens,
-                    encoding: finished.call.encoding,
+                    id: context.request_id.as_str(),
+                    vectors: entries.iter().map(|entry| entry.vector.clone()).collect(),
                     inputs: &finished.call.inputs,
-                    request_id: context.request_id.as_str(),
+                    form: &finished.call.form,
+                    tokens,
+                    estimated: finished.estimated,
                 },
-            );
+            )
+            .into_bytes();
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
             builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
@@ -41,7 +43,7 @@ pub fn embeddings(finished: Finished) -> HttpResponse {
             (builder, body)
         }
         Err(error) => {
-            let (content_type, body) = render_error(dialect, error, context.request_id.as_str());
+            let (content_type, body) = render_error(dialect, error, Some(context.request_id.as_str()));
             let mut builder = HttpResponse::build(status(error));
             builder.insert_header((CONTENT_TYPE, content_type));
             error_headers(&mut builder, error);
@@ -145,7 +147,7 @@ fn error_headers(builder: &mut HttpResponseBuilder, error: &ApiError) {
 
 /// An error before the journey began.
 pub fn error(dialect: ClientDialect, id: &RequestId, error: &ApiError) -> HttpResponse {
-    let (content_type, body) = render_error(dialect, error, id.as_str());
+    let (content_type, body) = render_error(dialect, error, Some(id.as_str()));
     let mut builder = HttpResponse::build(status(error));
     builder.insert_header((CONTENT_TYPE, content_type));
     builder.insert_header(("x-request-id", id.as_str()));

@@ -11,6 +11,7 @@ use crate::dialects::Input;
 use crate::error::{ApiError, Code};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::token_estimate::Estimate;
+use crate::pure::utc::Stamp;
 use crate::runtime::Route;
 use crate::tokens;
 
@@ -60,7 +61,7 @@ pub fn check_missing(call: &Call) -> Result<(), ApiError> {
 pub fn exhausted_error(call: &Call) -> ApiError {
     let mut message = "Payment Required: Retrieval quota exceeded".to_owned();
     if let Some(resets_at) = call.context.tenant.board.resets_at() {
-        message.push_str(&format!("; the budget is refilled at {}", crate::pure::utc::stamp(resets_at)));
+        message.push_str(&format!("; the budget is refilled at {}", Stamp(resets_at)));
     }
     ApiError::new(Code::BudgetExhausted, message)
 }

@@ -27,7 +27,7 @@ use crate::pure::money::Money;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
-use crate::store::record::Record;
+use crate::store::record::{HoldRecord, Record};
 use crate::vector::Vector;
 use crate::worker::{CallError, Exchange, Worker};
 
@@ -231,7 +231,13 @@ impl Parts<'_> {
         };
         let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper);
         let reserved = self.reserve(&range, Some(ask), &[], false).await?;
-        let record = Record::hold(id, &tenant.plan.id, &self.call.context.request_id, bounds.upper);
+        let record = Record::Hold(HoldRecord {
+            time: clock::wall(),
+            hold: id,
+            tenant: tenant.plan.id.clone(),
+            request_id: self.call.context.request_id.clone(),
+            amount: bounds.upper,
+        });
         journal.append(&record).map_err(|error| {
             self.worker.gateway.telemetry.store_failed("hold", &error);
             ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
@@ -317,7 +323,7 @@ impl Parts<'_> {
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, exchange.status_label(), latency);
+            self.worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, exchange.status(), latency, None);
             permit.report(report(&exchange, range.len(), latency));
             let failure = match self.judge(exchange, route, &range) {
                 Ok(landed) => break Ok(landed),
@@ -373,7 +379,7 @@ impl Parts<'_> {
         if answer.usage.odd {
             self.worker.gateway.telemetry.usage_odd(&route.upstream.plan.id);
         }
-        let stated = answer.usage.tokens();
+        let stated = answer.usage.billed();
         let tokens = stated.unwrap_or(likely);
         if stated.is_some() {
             let uncorrected = indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
@@ -410,7 +416,10 @@ impl Parts<'_> {
         if !may_cut {
             return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
         }
-        Ok(vectors.into_iter().map(|vector| vector.cut(wanted)).collect())
+        vectors
+            .into_iter()
+            .map(|vector| vector.cut(wanted).map_err(|error| BadAnswer { reason: error.to_string() }))
+            .collect()
     }
 }
 
@@ -484,7 +493,7 @@ impl Failure {
 /// What the upstream's actor learns from a call.
 fn report(exchange: &Exchange, items: usize, latency: Duration) -> Report {
     let (outcome, tokens) = match exchange {
-        Exchange::Answered(answer) => (Outcome::Success, answer.usage.tokens()),
+        Exchange::Answered(answer) => (Outcome::Success, answer.usage.billed()),
         Exchange::Refused(error) => (Outcome::from_fault(error.fault, error.status), None),
         Exchange::Failed(error) if error.is_timeout() => (Outcome::Timeout, None),
         Exchange::Failed(_) => (Outcome::Connection, None),

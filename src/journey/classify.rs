@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::config::plan::{ModelKind, Normalization};
-use crate::dialects::client::ParsedEmbed;
-use crate::dialects::{ClientDialect, EmbedOptions, Encoding, Input, OriginalBody};
+use crate::dialects::client::{AnswerForm, ParsedEmbed};
+use crate::dialects::{ClientDialect, EmbedOptions, Input, OriginalBody};
 use crate::edge::body::BodyShare;
 use crate::edge::scan::Item;
 use crate::error::{ApiError, Code};
@@ -62,12 +62,12 @@ pub struct Call {
     pub width: Option<u32>,
     /// Width to ask upstreams for; `None`: their own.
     pub asked_width: Option<u32>,
-    /// How the client wants its numbers.
-    pub encoding: Encoding,
+    /// How the client wants its answer written.
+    pub form: AnswerForm,
     /// All else that changes a vector.
     pub options: EmbedOptions,
     /// The client's body, for upstreams of the same dialect.
-    pub original: Option<OriginalBody>,
+    pub original: OriginalBody,
     /// How inputs are folded before they are looked up.
     pub normalization: Normalization,
     /// Keeps the body's share of the memory budget.
@@ -86,12 +86,15 @@ impl Call {
 /// # Errors
 /// The model is unknown, not allowed or of another kind; the width is not one of its widths; the class is unknown.
 pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: BodyShare) -> Result<Call, ApiError> {
-    let model = context.running.model_for(&context.tenant, &parsed.model, ModelKind::Embedding)?;
+    let Some(name) = parsed.model.as_deref() else {
+        return Err(ApiError::new(Code::InvalidInput, "model is missing").param("model"));
+    };
+    let model = context.running.model_for(&context.tenant, name, ModelKind::Embedding)?;
     let quota = &context.running.plan.quota;
     let classified = classify(ClassInputs {
         tenant_class: context.tenant.plan.class,
         header: context.asked_class.as_deref(),
-        service_tier: parsed.service_tier.as_deref(),
+        service_tier: service_tier(&parsed.original).as_deref(),
         route: class::Route::Embed,
         items: items.len(),
         over: quota.classify_batch_over_inputs,
@@ -114,13 +117,19 @@ pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: Body
         single: parsed.single,
         width,
         asked_width,
-        encoding: parsed.encoding,
+        form: parsed.form,
         options: parsed.options,
         original: parsed.original,
         normalization,
         share,
         context,
     })
+}
+
+/// `service_tier` of the body, a hint at the class.
+fn service_tier(original: &OriginalBody) -> Option<String> {
+    let (_, range) = original.members.iter().find(|(name, _)| name == "service_tier")?;
+    serde_json::from_slice(original.body.get(range.clone())?).ok()
 }
 
 /// The width of the answer, and the width to ask upstreams for.

@@ -11,6 +11,7 @@ pub mod attempt;
 pub mod classify;
 pub mod guards;
 pub mod plan;
+pub mod refuse;
 pub mod settle;
 
 use std::rc::Rc;
@@ -48,7 +49,7 @@ async fn vectors(
     let mut plan = plan::look_up(worker, call);
     let ended = complete(worker, call, &mut plan, gone, tally).await;
     tally.cached_items = plan.hits();
-    tally.cache = plan.cache_result();
+    tally.cache = Some(plan.cache_result());
     ended.map(|()| plan.into_entries())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dialects::upstream::encode_embed;
-use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported};
+use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client};
 use crate::error::{ApiError, Code};
 use crate::pure::admission::{Refusal, Why};
 use crate::pure::class::TrafficClass;
@@ -59,9 +59,9 @@ fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
         inputs: &inputs,
         single: false,
         width: call.asked_width,
-        encoding: call.encoding,
+        encoding: call.form.preferred(),
         options: &call.options,
-        original: call.original.as_ref(),
+        original: Some(&call.original).filter(|_| client::shares_body(call.context.dialect, route.upstream.plan.provider)),
     };
     encode_embed(route.upstream.plan.provider, &request).map(|_| ())
 }

@@ -9,12 +9,14 @@ use std::time::Duration;
 use crate::actors::ledger::{Metered, SettleHold};
 use crate::actors::router::Served;
 use crate::clock;
-use crate::config::plan::BudgetPeriod;
+use crate::config::plan::{BudgetPeriod, Durability};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::UpstreamId;
+use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
-use crate::store::record::{Outcome, Record, UsageRecord};
+use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
+use crate::telemetry::labels;
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
@@ -44,8 +46,8 @@ pub struct Spent {
 pub struct Tally {
     /// Inputs answered without a call of this request.
     pub cached_items: usize,
-    /// What the client is told about the cache.
-    pub cache: CacheResult,
+    /// What the client is told about the cache; `None` when it was not asked before the journey ended.
+    pub cache: Option<CacheResult>,
     /// Parts that were answered.
     pub spent: Vec<Spent>,
     /// Open holds.
@@ -98,6 +100,8 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
+    /// Whether some of the tokens are this gateway's own estimate.
+    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -131,8 +135,9 @@ pub async fn finish(
         cost: charged.cost,
         remaining: charged.remaining,
         cached_items: tally.cached_items,
-        cache: tally.cache,
+        cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
+        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -230,7 +235,12 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         period_start: charged.period_start,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
-    records.extend(charged.also_released.iter().map(|id| Record::release_unused(*id, &context.tenant.plan.id, now)));
+    records.extend(charged.also_released.iter().map(|id| Record::Release(ReleaseRecord {
+            time: now,
+            hold: *id,
+            tenant: context.tenant.plan.id.clone(),
+            reason: ReleaseReason::Unused,
+        })));
     records
 }
 
@@ -248,7 +258,10 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
 async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Result<()> {
     let ends_hold = records.iter().any(|record| matches!(record, Record::Usage(usage) if usage.hold.is_some()));
     if paid || ends_hold {
-        return worker.gateway.journal.keep(&records).await;
+        return match worker.gateway.running.load().plan.store.durability {
+            Durability::Process => worker.gateway.journal.append_all(&records),
+            Durability::Power => worker.gateway.journal.append_all_durable(&records).await,
+        };
     }
     worker.later(records);
     Ok(())
@@ -260,14 +273,14 @@ fn count(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result:
     let model = &call.model.plan.name;
     let latency = clock::mono().since(call.context.started);
     let overhead = latency.saturating_sub(tally.upstream_time()).saturating_sub(tally.dwell);
-    metrics.cache(tenant, tally.cache);
-    metrics.request_finished(call.class, model, outcome(tally, result).into(), latency, overhead);
+    metrics.cache(tenant, tally.cache.unwrap_or(CacheResult::Bypass), tally.cached_items as u64, call.items.len() as u64);
+    let label = result.as_ref().map_or_else(labels::Outcome::of, |_| labels::Outcome::Success);
+    metrics.request_finished(call.class, model, label, latency, overhead, None);
     if tally.tokens() > 0 {
-        metrics.tokens(tenant, model, call.class, tally.tokens());
-        metrics.cost(tenant, model, call.class, charged.cost);
+        metrics.settled(tenant, model, call.class, charged.cost, tally.tokens());
     }
-    if result.is_ok() {
-        metrics.query_answered(tenant, call.class);
+    if result.is_ok() && call.class == TrafficClass::InteractiveSearch {
+        metrics.query_answered(tenant);
     }
     let failed = result.as_ref().err().is_some_and(|error| error.code.row().source != Source::Client);
     worker.served(Served { class: call.class, latency, failed });

@@ -5,6 +5,7 @@
 
 pub mod events;
 pub mod exposition;
+pub mod hub;
 pub mod labels;
 pub mod logs;
 pub mod metrics;
@@ -14,3 +15,6 @@ pub mod tenants;
 pub mod timeline;
 pub mod traces;
 pub mod upstreams;
+
+pub use hub::Telemetry;
+pub use labels::CacheResult;

@@ -177,6 +177,12 @@ impl Scan {
         self.member(key)?.items.as_ref()
     }
 
+    /// Moves the inputs of the first of `fields` that carries some out of the scan; none if there are none.
+    pub fn take_items(&mut self, fields: &[&str]) -> Vec<Item> {
+        let carrying = self.members.iter_mut().filter(|member| fields.contains(&member.key.as_str()));
+        carrying.rev().find_map(|member| member.items.take()).map(|items| items.items).unwrap_or_default()
+    }
+
     /// The raw JSON of a member's value. `body` must be the bytes that were scanned.
     pub fn raw<'a>(&self, body: &'a [u8], key: &str) -> Option<&'a [u8]> {
         body.get(self.member(key)?.value.clone())

@@ -1,0 +1,114 @@
+//! Telemetry as the rest of the program holds it: metrics, events and the timeline in one value.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::actors::keeper::ActorKind;
+use crate::config::plan::Plan;
+use crate::ids::{TenantId, UpstreamId};
+use crate::pure::admission::Effect;
+use crate::pure::class::TrafficClass;
+use crate::pure::latency_window::LatencyWindow;
+use crate::pure::money::Money;
+use crate::pure::time::Mono;
+use crate::store::writer::Recovery;
+
+use super::events::Events;
+use super::labels::{ActorName, LabelPlan, Quantile, StoreName};
+use super::logs::{self, TelemetryGuard};
+use super::metrics::Metrics;
+use super::timeline::Timeline;
+
+/// Events kept for the dashboard: a bad night's worth.
+const TIMELINE_EVENTS: usize = 2_000;
+
+/// Percentiles that are published for query embedding.
+const QUANTILES: [(Quantile, f64); 3] = [(Quantile::P50, 0.5), (Quantile::P95, 0.95), (Quantile::P99, 0.99)];
+
+/// Metrics, events and the export of traces of one process.
+#[derive(Debug)]
+pub struct Telemetry {
+    /// Numbers.
+    pub metrics: Arc<Metrics>,
+    /// What people should hear of.
+    pub events: Events,
+    guard: Mutex<TelemetryGuard>,
+}
+
+impl Telemetry {
+    /// Starts logging and, where the environment names a receiver, the export of traces.
+    pub fn start(plan: &Plan) -> Arc<Telemetry> {
+        let guard = logs::init();
+        let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
+        let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
+        Arc::new(Telemetry { metrics, events, guard: Mutex::new(guard) })
+    }
+
+    /// Delivers what is queued; blocks for a few seconds at most.
+    pub fn stop(&self) {
+        self.guard.lock().shutdown();
+    }
+
+    /// An actor was restarted; `subject` is the upstream or tenant it owns.
+    pub fn actor_restarted(&self, kind: ActorKind, subject: &str) {
+        let name = match kind {
+            ActorKind::Upstream => ActorName::Upstream,
+            ActorKind::Ledger => ActorName::Ledger,
+            ActorKind::Router => ActorName::Router,
+        };
+        self.events.actor_restarted(name, subject);
+    }
+
+    /// The ledger's store failed.
+    pub fn store_failed(&self, operation: &str, error: &io::Error) {
+        self.events.store_failed(StoreName::Ledger, &format!("{operation}: {error}"));
+    }
+
+    /// A charge exceeded its hold and the balance.
+    pub fn shortfall(&self, tenant: &TenantId, amount: Money) {
+        self.events.shortfall(tenant, amount);
+    }
+
+    /// A provider stated a usage that cannot be right.
+    pub fn usage_odd(&self, upstream: &UpstreamId) {
+        self.metrics.usage_odd(upstream);
+        tracing::warn!(%upstream, "stated usage cannot be right");
+    }
+
+    /// What the store found at start: each tenant's released holds, and a torn end.
+    pub fn recovered(&self, recovery: &Recovery) {
+        if let Some(torn) = &recovery.torn {
+            tracing::warn!(?torn, "the journal's end was torn by a crash and has been cut");
+        }
+        let mut by_tenant = std::collections::BTreeMap::<&TenantId, (u64, Money)>::new();
+        for hold in &recovery.released {
+            let (count, sum) = by_tenant.entry(&hold.tenant).or_default();
+            *count += 1;
+            *sum = sum.checked_add(hold.amount).unwrap_or(*sum);
+            tracing::warn!(hold = hold.hold.0, tenant = %hold.tenant, request_id = %hold.request_id,
+                amount = %hold.amount, "released a hold whose call's result nobody saw");
+        }
+        for (tenant, (count, amount)) in by_tenant {
+            self.events.holds_recovered(tenant, count, amount);
+        }
+    }
+
+    /// What an upstream's core wants told.
+    pub fn upstream_effect(&self, upstream: &UpstreamId, effect: &Effect) {
+        tracing::info!(%upstream, ?effect, "upstream event");
+    }
+
+    /// Publishes percentiles of the interactive window.
+    pub fn publish_latency(&self, class: TrafficClass, window: &mut LatencyWindow, now: Mono) {
+        if class != TrafficClass::InteractiveSearch {
+            return;
+        }
+        let values = window.quantiles(QUANTILES.map(|(_, q)| q), now).unwrap_or([Duration::ZERO; QUANTILES.len()]);
+        for ((quantile, _), value) in QUANTILES.into_iter().zip(values) {
+            self.metrics.query_latency(quantile, value);
+        }
+    }
+}
