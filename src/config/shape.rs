@@ -5,7 +5,7 @@
 
 use super::not_yet;
 use super::problem::{Path, Report, nearest};
-use super::schema::{Default, Key, SECTIONS, Section, Type, id_key, section_named};
+use super::schema::{Key, Otherwise, SECTIONS, Section, Type, id_key, section_named};
 use super::tree::{Node, Origin, Table, Value, parse_value};
 
 /// Checks the whole file and fills in its defaults.
@@ -156,7 +156,7 @@ fn unknown_key_hint(name: &str, keys: &'static [Key]) -> String {
 
 fn fill_in(key: &Key, table: &mut Table, table_at: &Origin, path: &Path, report: &mut Report) {
     match key.default {
-        Default::Is(text) => {
+        Otherwise::Is(text) => {
             if let Some(value) = parse_value(text, &Origin::Default) {
                 let value = match (value, key.ty) {
                     (Value::Int(number), Type::Number(..)) => Value::Float(number as f64),
@@ -165,8 +165,8 @@ fn fill_in(key: &Key, table: &mut Table, table_at: &Origin, path: &Path, report:
                 table.set(key.name, Node { value, at: Origin::Default });
             }
         }
-        Default::Absent => {}
-        Default::Required => {
+        Otherwise::Absent => {}
+        Otherwise::Required => {
             report.problem(table_at, &path.key(key.name), "missing", format!("expected {}", expected(key.ty)));
         }
     }

@@ -9,7 +9,7 @@ fn a_small_configuration_is_valid() {
 
 #[test]
 fn a_text_that_is_not_toml_says_where() {
-    check("[server]\nlisten = \n", &["t.toml:2: not TOML: string values must be quoted; expected literal string"]);
+    check("[server]\nlisten = \n", &["t.toml:2: not TOML: string values must be quoted, expected literal string"]);
 }
 
 #[test]
