@@ -58,6 +58,22 @@ fn what_must_be_there_is_missed() {
 }
 
 #[test]
+fn what_is_wrong_is_not_missing_as_well() {
+    check(
+        &valid_but("provider = \"tei\"", "provider = \"openia\""),
+        &["t.toml:7: upstreams[0].provider (a): \"openia\" is not known (did you mean \"openai\"?); expected one of \
+           openai, azure, cohere, voyage, jina, tei, ollama, vllm, anthropic, simulated"],
+    );
+    check(
+        &valid_but("id = \"t\"", "id = \"with space\""),
+        &[
+            "t.toml:11: tenants[0].id (with space): not a usable name; expected a name in quotes: 1 to 200 visible ASCII \
+           characters without spaces",
+        ],
+    );
+}
+
+#[test]
 fn tables_and_lists_are_not_confused() {
     check(
         "[models]\nname = \"m\"\n[[server]]\nlisten = \"x\"\n",
