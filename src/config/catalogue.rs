@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use super::problem::nearest;
+use super::problem::nearest_above;
 use super::tree::{Origin, Table, parse_as};
 
 /// Keys of the catalogue that say where a fact comes from, and are not inherited.
@@ -27,7 +27,8 @@ pub(crate) fn inherit(model: &mut Table) {
     // A width of one's own makes the catalogue's list of narrower ones doubtful.
     let own_width = model.get("dimensions").is_some();
     for (key, node) in known.iter() {
-        if !ABOUT.contains(&key) && !(own_width && key == "matryoshka") {
+        let doubtful = own_width && key == "matryoshka";
+        if !doubtful && !ABOUT.contains(&key) {
             model.set_if_absent(key, node);
         }
     }
@@ -38,9 +39,9 @@ pub(crate) fn knows(name: &str) -> bool {
     entries().any(|(known, _)| known == name)
 }
 
-/// The known name nearest to `name`, if one is near.
+/// The known name nearest to `name`, if one is very near: a model of one's own may well have a similar name.
 pub(crate) fn suggest(name: &str) -> Option<&'static str> {
-    nearest(name, entries().map(|(known, _)| known))
+    nearest_above(0.8, name, entries().map(|(known, _)| known))
 }
 
 /// When Azure retires the model, which may be long before its maker does.

@@ -177,7 +177,12 @@ impl Override<'_> {
             return;
         }
         match key.ty {
-            Type::Table(inner) => self.set(table.sub_table(key.name, &self.at), inner, rest, &here, report),
+            Type::Table(inner) => {
+                table.set_if_absent(key.name, &Node { value: Value::Table(Table::default()), at: self.at.clone() });
+                if let Some(Node { value: Value::Table(sub), .. }) = table.get_mut(key.name) {
+                    self.set(sub, inner, rest, &here, report);
+                }
+            }
             Type::Secret | Type::SecretOrText if matches!(rest, "ENV" | "FILE" | "VALUE") => {
                 let mut source = Table::default();
                 source

@@ -161,8 +161,8 @@ impl<'a> Fields<'a> {
         let (source, node) = table.iter().next()?;
         let name = node.value.as_text()?;
         match source {
-            "env" => match environment.get(name) {
-                Some(text) => Some(Secret::new(text.trim().to_owned())),
+            "env" => match environment.get(name).map(str::trim).filter(|text| !text.is_empty()) {
+                Some(text) => Some(Secret::new(text.to_owned())),
                 None if self.is_the_default_variable(key, name) => None,
                 None => {
                     let right = format!("set {name}, or use {{ file = \"PATH\" }}");
@@ -188,6 +188,6 @@ impl<'a> Fields<'a> {
 
     fn is_the_default_variable(&self, key: &str, variable: &str) -> bool {
         let default = key_named(self.keys, key).map(|key| key.default);
-        matches!(default, Some(super::schema::Default::Is(text)) if text.contains(&format!("\"{variable}\"")))
+        matches!(default, Some(super::schema::Otherwise::Is(text)) if text.contains(&format!("\"{variable}\"")))
     }
 }

@@ -11,6 +11,7 @@ mod describe;
 mod environment;
 mod fields;
 pub mod limits;
+mod machine;
 mod not_yet;
 pub mod plan;
 mod problem;
@@ -102,6 +103,7 @@ pub fn load(source: &Source, environment: &Environment) -> Result<Plan, Problems
     shape::check(&mut tree, &mut report);
     let version = hex::encode(&Sha256::digest(&text)[..6]);
     let mut plan = rules::build(&tree, environment, version, &mut report);
+    rules::check_memory(&plan, machine::memory_bytes(), &mut report);
     plan.warnings = report.finish()?;
     Ok(plan)
 }

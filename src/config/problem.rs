@@ -172,8 +172,13 @@ impl Report {
     }
 }
 
-/// The name of `known` nearest to `name`, if it is near enough to be what was meant.
+/// The name of `known` nearest to `name`, if it is near enough to be what was meant by a name that is surely wrong.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_above(0.6, name, known)
+}
+
+/// The name of `known` nearest to `name`, if their likeness, 0 to 1, is at least `least`.
+pub(crate) fn nearest_above<'a>(least: f64, name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
     let score = |candidate: &str| {
         let candidate = candidate.to_lowercase();
@@ -186,7 +191,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .into_iter()
         .filter(|candidate| *candidate != name)
         .map(|candidate| (score(candidate), candidate))
-        .filter(|(score, _)| *score >= 0.6)
+        .filter(|(score, _)| *score >= least)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
 }

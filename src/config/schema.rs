@@ -35,7 +35,7 @@ pub(crate) enum Type {
 
 /// What holds when a key is absent.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Default {
+pub(crate) enum Otherwise {
     /// This, as TOML text.
     Is(&'static str),
     /// Nothing.
@@ -52,7 +52,7 @@ pub(crate) struct Key {
     /// What it takes.
     pub ty: Type,
     /// What holds without it.
-    pub default: Default,
+    pub default: Otherwise,
 }
 
 /// One section or list at the top of the file.
@@ -67,15 +67,15 @@ pub(crate) struct Section {
 }
 
 const fn is(name: &'static str, ty: Type, default: &'static str) -> Key {
-    Key { name, ty, default: Default::Is(default) }
+    Key { name, ty, default: Otherwise::Is(default) }
 }
 
 const fn optional(name: &'static str, ty: Type) -> Key {
-    Key { name, ty, default: Default::Absent }
+    Key { name, ty, default: Otherwise::Absent }
 }
 
 const fn required(name: &'static str, ty: Type) -> Key {
-    Key { name, ty, default: Default::Required }
+    Key { name, ty, default: Otherwise::Required }
 }
 
 /// A share of one.
@@ -285,7 +285,7 @@ mod tests {
     #[track_caller]
     fn check(section: &str, keys: &[Key]) {
         for key in keys {
-            if let Default::Is(text) = key.default {
+            if let Otherwise::Is(text) = key.default {
                 assert!(parse_value(text, &Origin::Default).is_some(), "{section}.{} = {text}", key.name);
             }
             if let Type::Table(inner) | Type::Tables(inner) = key.ty {

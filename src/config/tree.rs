@@ -104,22 +104,6 @@ impl Table {
         }
     }
 
-    /// The table at `key`; anything else there gives way to an empty table placed at `at`.
-    pub(crate) fn sub_table(&mut self, key: &str, at: &Origin) -> &mut Table {
-        let index = self.0.iter().position(|(name, _)| name == key).unwrap_or_else(|| {
-            self.0.push((key.to_owned(), Node { value: Value::Date, at: at.clone() }));
-            self.0.len() - 1
-        });
-        let node = &mut self.0[index].1;
-        if !matches!(node.value, Value::Table(_)) {
-            *node = Node { value: Value::Table(Table::default()), at: at.clone() };
-        }
-        match &mut node.value {
-            Value::Table(table) => table,
-            _ => unreachable!("it was just made a table"),
-        }
-    }
-
     /// Keeps the entries that `keep` accepts; it may change them.
     pub(crate) fn retain_mut(&mut self, mut keep: impl FnMut(&str, &mut Node) -> bool) {
         self.0.retain_mut(|(name, node)| keep(name, node));
@@ -156,7 +140,7 @@ pub(crate) fn parse(text: &str) -> Result<Table, SyntaxError> {
     let lines = LineIndex::new(text);
     let document = toml_edit::Document::parse(text).map_err(|error| SyntaxError {
         line: error.span().map_or(1, |span| lines.line(span.start)),
-        message: error.message().lines().collect::<Vec<_>>().join("; "),
+        message: error.message().lines().collect::<Vec<_>>().join(", "),
     })?;
     Ok(convert_table(document.as_table(), &|span| Origin::Line(span.map_or(1, |span| lines.line(span.start)))))
 }

@@ -118,6 +118,19 @@ fn check_split_spaces(plan: &Plan, upstreams: &[UpstreamEntry], report: &mut Rep
     }
 }
 
+/// Warns when what may lie in memory, cache and bodies together, leaves too little of `memory` bytes for the rest.
+pub(crate) fn check_memory(plan: &Plan, memory: Option<u64>, report: &mut Report) {
+    let cached = match plan.cache.backend {
+        CacheBackend::Memory | CacheBackend::Tiered => plan.cache.max_bytes,
+        CacheBackend::Redis | CacheBackend::Off => 0,
+    };
+    let wanted = cached.saturating_add(plan.server.max_buffered_bytes);
+    if let Some(memory) = memory.filter(|memory| wanted > memory / 5 * 4) {
+        let text = format!("with server.max_buffered_bytes {wanted} bytes, more than 80 % of this machine's {memory}");
+        report.warning(&Path::section("cache").key("max_bytes"), text);
+    }
+}
+
 fn is_demo_key(sha256: &[u8; 32]) -> bool {
     hex::encode(sha256) == DEMO_KEY_SHA256
 }
@@ -140,4 +153,28 @@ fn check_demo_key(plan: &Plan, server: &Fields, report: &mut Report) {
 pub(super) fn demo_key(plan: &Plan) -> Option<Secret> {
     let mut keys = plan.tenants.iter().flat_map(|tenant| &tenant.keys);
     keys.any(|key| is_demo_key(&key.sha256)).then(|| Secret::new(DEMO_KEY.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Source, load};
+
+    #[track_caller]
+    fn check(memory: Option<u64>, expected: &[&str]) {
+        let text = "[cache]\nmax_bytes = 700\n[server]\nmax_buffered_bytes = 200\n".to_owned();
+        let source = Source::Text { name: "t".to_owned(), text };
+        let plan = load(&source, &Environment::default()).expect("valid");
+        let mut report = Report::new("t");
+        check_memory(&plan, memory, &mut report);
+        assert_eq!(report.finish().expect("no problem"), expected);
+    }
+
+    #[test]
+    fn a_cache_larger_than_the_machine_is_a_warning() {
+        check(Some(2000), &[]);
+        check(None, &[]);
+        let text = "cache.max_bytes: with server.max_buffered_bytes 900 bytes, more than 80 % of this machine's 1000";
+        check(Some(1000), &[text]);
+    }
 }

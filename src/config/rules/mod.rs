@@ -10,6 +10,8 @@ mod sections;
 mod tenants;
 mod upstreams;
 
+pub(crate) use cross::check_memory;
+
 use super::environment::Environment;
 use super::fields::Fields;
 use super::plan::Plan;

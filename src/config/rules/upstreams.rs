@@ -118,13 +118,16 @@ fn base_url(fields: &Fields, provider: Provider, api_key: Option<&Secret>, repor
         return String::new();
     }
     let expected = "expected http:// or https:// with a host and no user, query or fragment";
-    let Some((uri, host)) = url.parse::<Uri>().ok().and_then(|uri| Some((uri.clone(), uri.host()?.to_owned()))) else {
+    let Some((uri, scheme, host)) = url
+        .parse::<Uri>()
+        .ok()
+        .and_then(|uri| Some((uri.clone(), uri.scheme_str()?.to_owned(), uri.host()?.to_owned())))
+    else {
         fields.problem(report, "base_url", "is not an absolute URL", expected);
         return url.to_owned();
     };
-    let scheme = uri.scheme_str().unwrap_or_default();
     let user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    if !matches!(scheme, "http" | "https") {
+    if !matches!(scheme.as_str(), "http" | "https") {
         fields.problem(report, "base_url", format!("the scheme \"{scheme}\" cannot be called"), expected);
     } else if user || uri.query().is_some() || text.contains('#') {
         fields.problem(report, "base_url", "holds more than scheme, host and path", expected);

@@ -9,7 +9,7 @@ fn a_small_configuration_is_valid() {
 
 #[test]
 fn a_text_that_is_not_toml_says_where() {
-    check("[server]\nlisten = \n", &["t.toml:2: not TOML: string values must be quoted; expected literal string"]);
+    check("[server]\nlisten = \n", &["t.toml:2: not TOML: string values must be quoted, expected literal string"]);
 }
 
 #[test]
@@ -53,6 +53,22 @@ fn what_must_be_there_is_missed() {
              spaces",
             "t.toml:3: upstreams[0].provider (a): missing; expected one of openai, azure, cohere, voyage, jina, tei, \
              ollama, vllm, anthropic, simulated",
+        ],
+    );
+}
+
+#[test]
+fn what_is_wrong_is_not_missing_as_well() {
+    check(
+        &valid_but("provider = \"tei\"", "provider = \"openia\""),
+        &["t.toml:7: upstreams[0].provider (a): \"openia\" is not known (did you mean \"openai\"?); expected one of \
+           openai, azure, cohere, voyage, jina, tei, ollama, vllm, anthropic, simulated"],
+    );
+    check(
+        &valid_but("id = \"t\"", "id = \"with space\""),
+        &[
+            "t.toml:11: tenants[0].id (with space): not a usable name; expected a name in quotes: 1 to 200 visible ASCII \
+           characters without spaces",
         ],
     );
 }

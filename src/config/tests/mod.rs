@@ -2,6 +2,7 @@
 
 mod keys;
 mod overrides;
+mod secrecy;
 mod shipped;
 mod together;
 

@@ -1,7 +1,7 @@
 //! The files that ship, and the default configuration.
 
 use super::super::plan::{Matryoshka, Provider, Tokenizer};
-use super::super::schema::{Default as Fallback, Key, SECTIONS, Type};
+use super::super::schema::{Key, Otherwise, SECTIONS, Type};
 use super::super::tree::{self, Origin, Table, Value};
 use super::super::{DEFAULT_TEXT, builtin};
 use super::*;
@@ -35,15 +35,21 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// Keys whose example says more than the default would.
-const TELLING_EXAMPLES: &[&str] =
-    &["models.tokenizer", "models.case", "upstreams.breaker", "upstreams.serves", "tenants.key_sha256"];
+const TELLING_EXAMPLES: &[&str] = &[
+    "models.tokenizer",
+    "models.case",
+    "upstreams.region",
+    "upstreams.breaker",
+    "upstreams.serves",
+    "tenants.key_sha256",
+];
 
 #[track_caller]
 fn check_keys(section: &str, keys: &'static [Key], table: &Table) {
     for key in keys {
         let name = format!("{section}.{}", key.name);
         let node = table.get(key.name).unwrap_or_else(|| panic!("{name} is not in gateway.toml"));
-        if let Fallback::Is(text) = key.default
+        if let Otherwise::Is(text) = key.default
             && !TELLING_EXAMPLES.contains(&name.as_str())
         {
             let default = tree::parse_value(text, &Origin::Default).expect("a default is TOML");
