@@ -53,8 +53,14 @@ pub struct Stamp(pub Wall);
 
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = on_calendar(self.0);
-        write!(f, "{}T{:02}:{:02}:{:02}.{:03}Z", Day(self.0), at.hour(), at.minute(), at.second(), at.millisecond())
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        write_date(&mut text, self.0);
+        let ms = self.0.0.clamp(0, LAST_MS) % DAY_MS;
+        write_digits(&mut text[11..13], ms / 3_600_000);
+        write_digits(&mut text[14..16], ms / 60_000 % 60);
+        write_digits(&mut text[17..19], ms / 1_000 % 60);
+        write_digits(&mut text[20..23], ms % 1_000);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -64,8 +70,25 @@ pub struct Day(pub Wall);
 
 impl fmt::Display for Day {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let date = on_calendar(self.0).date();
-        write!(f, "{:04}-{:02}-{:02}", date.year(), u8::from(date.month()), date.day())
+        let mut text = *b"0000-00-00";
+        write_date(&mut text, self.0);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// Writes the day's digits over the first ten bytes. By hand, because every record carries a stamp and the formatting
+/// machinery took a tenth of the time of writing one.
+fn write_date(text: &mut [u8], wall: Wall) {
+    let (year, month, day) = on_calendar(wall).to_calendar_date();
+    write_digits(&mut text[0..4], i64::from(year));
+    write_digits(&mut text[5..7], i64::from(u8::from(month)));
+    write_digits(&mut text[8..10], i64::from(day));
+}
+
+fn write_digits(text: &mut [u8], mut value: i64) {
+    for digit in text.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(value % 10).unwrap_or_default();
+        value /= 10;
     }
 }
 
