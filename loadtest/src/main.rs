@@ -1,1 +1,41 @@
-fn main() {}
+//! The command line of the load tools. Owns arguments and exit codes; the work is done in the library.
+
+mod provider_command;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Load tools for Vectorgate.
+#[derive(Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the scripted provider alone: every dialect, delays, faults, quota, and a log of what it saw.
+    ///
+    /// Answers at once, on one server, as OpenAI (/v1/embeddings, /v1/chat/completions), Azure (/openai/…), Cohere
+    /// (/v1/embed, /v2/embed, /v1/rerank, /v2/rerank), Voyage (/voyage/v1/…), Jina (/jina/v1/…), TEI (/embed, /rerank,
+    /// /info, also under /tei), Ollama (/api/embed), vLLM (/vllm/…), Mistral (/mistral/…) and Anthropic (/v1/messages).
+    ///
+    /// While it runs: GET /__control/calls, GET /__control/stats, GET or POST /__control/script (JSON),
+    /// POST /__control/reset. GET /__control/script prints every key a script may have.
+    Provider(provider_command::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Provider(arguments) => provider_command::run(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loadtest: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
