@@ -17,6 +17,8 @@ pub mod rate_headers;
 pub mod rate_window;
 pub mod retry;
 pub mod select;
+#[cfg(test)]
+mod simulation;
 pub mod time;
 pub mod token_bucket;
 pub mod token_estimate;
