@@ -96,6 +96,11 @@ pub struct Ticket {
     pub probe: bool,
 }
 
+impl Ticket {
+    /// Names no call: its result is never believed.
+    pub const VOID: Ticket = Ticket { serial: u64::MAX, probe: false };
+}
+
 /// The answer to a caller who would like to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {

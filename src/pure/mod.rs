@@ -18,6 +18,8 @@ pub mod rate_headers;
 pub mod rate_window;
 pub mod retry;
 pub mod select;
+#[cfg(test)]
+mod simulation;
 pub mod slo;
 pub mod time;
 pub mod token_bucket;

@@ -274,6 +274,14 @@ impl TokenBucket {
         When::At(local.max(word))
     }
 
+    /// The share of the limit that is left for anybody, by the log and by the provider's count, 0 to 1; 1 without a limit.
+    pub fn left_share(&mut self, now: Mono) -> f64 {
+        self.expire(now);
+        let Some(limit) = self.limit(now).filter(|limit| *limit > 0) else { return 1.0 };
+        let left = limit.saturating_sub(self.used[0].saturating_add(self.used[1]));
+        left.min(self.provider_remaining(now).unwrap_or(u64::MAX)) as f64 / limit as f64
+    }
+
     /// When everything will be there again if nothing more is taken.
     pub fn full_at(&mut self, now: Mono) -> Mono {
         self.expire(now);
