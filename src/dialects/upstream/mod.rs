@@ -4,6 +4,7 @@
 //! happens after an error.
 
 mod cohere;
+mod decode;
 pub mod error;
 mod jina;
 mod ollama;
@@ -17,6 +18,7 @@ use super::json::ObjectWriter;
 use super::{Dtype, EmbedOptions, EmbedRequest, Input, InputType, Truncate, Unsupported, WireRequest};
 use crate::config::plan::Provider;
 
+pub use decode::{EmbedAnswer, Expect, decode_embed};
 pub use error::decode_error;
 pub use scrub::scrub;
 
