@@ -136,3 +136,6 @@ pub fn scan_error(error: ScanError) -> ApiError {
         None => api,
     }
 }
+
+#[cfg(test)]
+mod parse_tests;
