@@ -6,6 +6,7 @@
 pub mod client;
 pub mod cut;
 pub mod json;
+pub mod rerank;
 pub mod simulated;
 pub mod upstream;
 pub mod wire;

@@ -52,8 +52,7 @@ fn form(dialect: ClientDialect, fields: &Fields<'_>) -> Result<AnswerForm, ApiEr
     let (mut encodings, mut dtypes) = (Vec::new(), Vec::new());
     for word in words.iter().take(MAX_TYPES) {
         let known = if word == "base64" { Some(Dtype::Float) } else { dtype(word) };
-        let found = known
-            .ok_or_else(|| unknown_value(FIELD, word, "float, base64, int8, uint8, binary or ubinary"))?;
+        let found = known.ok_or_else(|| unknown_value(FIELD, word, "float, base64, int8, uint8, binary or ubinary"))?;
         let encoding = if word == "base64" { Encoding::Base64 } else { Encoding::Float };
         if !encodings.contains(&encoding) {
             encodings.push(encoding);

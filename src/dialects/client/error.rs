@@ -181,7 +181,8 @@ mod tests {
         let mut error = ApiError::new(Code::UpstreamError, "too long").param("input");
         error.provider = Some(ProviderWord { status: 400, code: Some("context_length".into()), kind: None });
         let (_, body) = render_error(ClientDialect::OpenAi, &error, None);
-        let expected = r#"{"error":{"message":"too long","type":"server_error","param":"input","code":"context_length"}}"#;
+        let expected =
+            r#"{"error":{"message":"too long","type":"server_error","param":"input","code":"context_length"}}"#;
         assert_eq!(std::str::from_utf8(&body).expect("UTF-8"), expected);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Everything is a pure function of its arguments. Nothing here knows a provider, a price or a route.
 
-pub mod error;
 mod cohere;
+pub mod error;
 mod fields;
 mod jina;
 mod ollama;
@@ -111,7 +111,9 @@ pub const fn shares_body(dialect: ClientDialect, provider: Provider) -> bool {
 pub fn parse_embed(dialect: ClientDialect, scan: &Scan, body: &Bytes) -> Result<ParsedEmbed, ApiError> {
     let fields = Fields::new(scan, body);
     match dialect {
-        ClientDialect::OpenAi | ClientDialect::Azure | ClientDialect::TeiOpenAi => openai::parse_embed(dialect, &fields),
+        ClientDialect::OpenAi | ClientDialect::Azure | ClientDialect::TeiOpenAi => {
+            openai::parse_embed(dialect, &fields)
+        }
         ClientDialect::CohereV1 | ClientDialect::CohereV2 => cohere::parse_embed(dialect, &fields),
         ClientDialect::Voyage => voyage::parse_embed(&fields),
         ClientDialect::Jina => jina::parse_embed(&fields),
@@ -134,3 +136,6 @@ pub fn scan_error(error: ScanError) -> ApiError {
         None => api,
     }
 }
+
+#[cfg(test)]
+mod parse_tests;

@@ -2,9 +2,11 @@
 //!
 //! Knows no other provider and no client.
 
+use super::rerank::{self, RerankWords};
 use super::{Words, no_such_value, purpose, refuse_unknown, texts_only, unsupported, wire, write_native_members};
 use crate::config::plan::Provider;
-use crate::dialects::json::{ObjectWriter, inputs_len};
+use crate::dialects::json::{ObjectWriter, inputs_len, string};
+use crate::dialects::rerank::{Document, RerankRequest};
 use crate::dialects::{Dtype, EmbedRequest, InputType, Truncate, Unsupported, WireRequest};
 
 const HERE: Provider = Provider::Cohere;
@@ -67,4 +69,43 @@ fn input_type(request: &EmbedRequest<'_>) -> Result<String, Unsupported> {
                 .to_owned(),
         )),
     }
+}
+
+/// One rerank call: version 2, or version 1 where the request has what only that one knows.
+///
+/// # Errors
+/// See [`super::encode_rerank`].
+pub(super) fn encode_rerank(request: &RerankRequest<'_>) -> Result<WireRequest, Unsupported> {
+    let options = request.options;
+    let objects = request.documents.iter().any(|document| matches!(document, Document::Object(_)));
+    let first_version = objects || options.max_chunks_per_doc.is_some() || !options.rank_fields.is_empty();
+    let words = RerankWords {
+        raw_scores: false,
+        max_tokens_per_doc: !first_version,
+        max_chunks_per_doc: first_version,
+        rank_fields: first_version,
+    };
+    rerank::refuse_unknown(options, words, request.native, HERE)?;
+
+    let mut object = ObjectWriter::with_capacity(rerank::capacity(request));
+    object.string("model", request.remote_model);
+    object.raw("query", request.query);
+    rerank::write_documents(&mut object, "documents", request.documents);
+    rerank::write_top(&mut object, "top_n", request);
+    if let Some(tokens) = options.max_tokens_per_doc {
+        object.number("max_tokens_per_doc", tokens);
+    }
+    if let Some(chunks) = options.max_chunks_per_doc {
+        object.number("max_chunks_per_doc", chunks);
+    }
+    if !options.rank_fields.is_empty() {
+        let names: Vec<String> = options.rank_fields.iter().map(|name| json_string(name)).collect();
+        object.raw("rank_fields", format!("[{}]", names.join(",")).as_bytes());
+    }
+    rerank::write_extra(&mut object, request);
+    Ok(wire(if first_version { "/v1/rerank" } else { "/v2/rerank" }, object.finish()))
+}
+
+fn json_string(text: &str) -> String {
+    String::from_utf8_lossy(&string(text)).into_owned()
 }

@@ -2,9 +2,11 @@
 //!
 //! Knows no other provider and no client.
 
+use super::rerank::{self, RerankWords};
 use super::{Words, may_cut, no_such_value, refuse_unknown, texts_only, wire, write_native_members};
 use crate::config::plan::Provider;
 use crate::dialects::json::{ObjectWriter, inputs_len};
+use crate::dialects::rerank::RerankRequest;
 use crate::dialects::{Dtype, EmbedRequest, Encoding, InputType, Truncate, Unsupported, WireRequest};
 
 const HERE: Provider = Provider::Jina;
@@ -75,4 +77,23 @@ fn task<'a>(request: &'a EmbedRequest<'_>) -> Result<Option<&'a str>, Unsupporte
             Err(no_such_value("input_type", word, HERE, "query, document, classification and clustering"))
         }
     }
+}
+
+/// One rerank call. Documents are not wanted back, which has to be said.
+///
+/// # Errors
+/// See [`super::encode_rerank`].
+pub(super) fn encode_rerank(request: &RerankRequest<'_>) -> Result<WireRequest, Unsupported> {
+    rerank::refuse_unknown(request.options, RerankWords::default(), request.native, HERE)?;
+    if !request.native {
+        rerank::texts_only(request.documents, HERE)?;
+    }
+    let mut object = ObjectWriter::with_capacity(rerank::capacity(request));
+    object.string("model", request.remote_model);
+    object.raw("query", request.query);
+    rerank::write_documents(&mut object, "documents", request.documents);
+    rerank::write_top(&mut object, "top_n", request);
+    object.boolean("return_documents", false);
+    rerank::write_extra(&mut object, request);
+    Ok(wire("/rerank", object.finish()))
 }

@@ -9,6 +9,7 @@ pub mod error;
 mod jina;
 mod ollama;
 mod openai;
+mod rerank;
 pub mod scrub;
 pub mod splice;
 mod tei;
@@ -20,6 +21,7 @@ use crate::config::plan::Provider;
 
 pub use decode::{EmbedAnswer, Expect, decode_embed};
 pub use error::decode_error;
+pub use rerank::{decode_rerank, encode_rerank};
 pub use scrub::scrub;
 
 /// `request` in the words of `provider`. The same request gives the same bytes each time.

@@ -3,10 +3,12 @@
 //! A client of the same dialect gets its own body sent on with only what must change changed. Knows no other provider
 //! and no client.
 
+use super::rerank::{self, RerankWords};
 use super::splice::{Edit, edits, splice};
 use super::{Words, refuse_unknown, wire};
 use crate::config::plan::Provider;
 use crate::dialects::json::{ObjectWriter, inputs_len, is_null, string, text, write_inputs};
+use crate::dialects::rerank::RerankRequest;
 use crate::dialects::{EmbedRequest, Encoding, Input, OriginalBody, Truncate, Unsupported, WireRequest};
 
 /// Azure's stable API version. The classic form is used because token ids are known to work there.
@@ -174,4 +176,26 @@ fn built(provider: Provider, request: &EmbedRequest<'_>) -> Vec<u8> {
         }
     }
     object.finish()
+}
+
+/// One rerank call. OpenAI has none; its look-alikes that do (vLLM and others) share a form near to Cohere's.
+///
+/// # Errors
+/// See [`super::encode_rerank`].
+pub(super) fn encode_rerank(provider: Provider, request: &RerankRequest<'_>) -> Result<WireRequest, Unsupported> {
+    rerank::refuse_unknown(request.options, RerankWords::default(), request.native, provider)?;
+    rerank::texts_only(request.documents, provider)?;
+    let mut object = ObjectWriter::with_capacity(rerank::capacity(request));
+    object.string("model", request.remote_model);
+    object.raw("query", request.query);
+    rerank::write_documents(&mut object, "documents", request.documents);
+    rerank::write_top(&mut object, "top_n", request);
+    match provider {
+        // vLLM answers an over-long pair with an error unless it is told its own limit.
+        Provider::Vllm if rerank::may_cut(request.options) => object.raw("truncate_prompt_tokens", b"-1"),
+        Provider::Vllm => {}
+        _ => object.boolean("return_documents", false),
+    }
+    rerank::write_extra(&mut object, request);
+    Ok(wire("/rerank", object.finish()))
 }

@@ -2,9 +2,11 @@
 //!
 //! Knows no other provider and no client.
 
+use super::rerank::{self, RerankWords};
 use super::{Words, may_cut, purpose, refuse_unknown, texts_only, wire, write_native_members};
 use crate::config::plan::Provider;
 use crate::dialects::json::{ObjectWriter, inputs_len};
+use crate::dialects::rerank::RerankRequest;
 use crate::dialects::{EmbedRequest, InputType, Truncate, Unsupported, WireRequest};
 
 const HERE: Provider = Provider::Tei;
@@ -24,11 +26,7 @@ pub(super) fn encode_embed(request: &EmbedRequest<'_>) -> Result<WireRequest, Un
     let mut object = ObjectWriter::with_capacity(inputs_len(request.inputs) + 128);
     object.inputs("inputs", request.inputs);
     object.boolean("truncate", may_cut(options));
-    match options.truncate {
-        Some(Truncate::Start) => object.string("truncation_direction", "left"),
-        Some(Truncate::End) => object.string("truncation_direction", "right"),
-        None | Some(Truncate::Never | Truncate::Cut) => {}
-    }
+    write_direction(&mut object, options.truncate);
     if let Some(normalize) = options.normalize {
         object.boolean("normalize", normalize);
     }
@@ -40,6 +38,15 @@ pub(super) fn encode_embed(request: &EmbedRequest<'_>) -> Result<WireRequest, Un
     }
     write_native_members(&mut object, request, &[]);
     Ok(wire("/embed", object.finish()))
+}
+
+/// The side at which to cut, where the client named one.
+fn write_direction(object: &mut ObjectWriter, truncate: Option<Truncate>) {
+    match truncate {
+        Some(Truncate::Start) => object.string("truncation_direction", "left"),
+        Some(Truncate::End) => object.string("truncation_direction", "right"),
+        None | Some(Truncate::Never | Truncate::Cut) => {}
+    }
 }
 
 /// The prompt by which the model tells queries from documents.
@@ -62,4 +69,25 @@ fn prompt(request: &EmbedRequest<'_>) -> Result<Option<String>, Unsupported> {
         }
         (None, None) => Ok(None),
     }
+}
+
+/// One `POST /rerank`. It knows no limit of results: all documents come back and are cut here.
+///
+/// # Errors
+/// See [`super::encode_rerank`].
+pub(super) fn encode_rerank(request: &RerankRequest<'_>) -> Result<WireRequest, Unsupported> {
+    let options = request.options;
+    let words = RerankWords { raw_scores: true, ..RerankWords::default() };
+    rerank::refuse_unknown(options, words, request.native, HERE)?;
+    rerank::texts_only(request.documents, HERE)?;
+    let mut object = ObjectWriter::with_capacity(rerank::capacity(request));
+    object.raw("query", request.query);
+    rerank::write_documents(&mut object, "texts", request.documents);
+    object.boolean("truncate", rerank::may_cut(options));
+    write_direction(&mut object, options.truncate);
+    if options.raw_scores {
+        object.boolean("raw_scores", true);
+    }
+    rerank::write_extra(&mut object, request);
+    Ok(wire("/rerank", object.finish()))
 }

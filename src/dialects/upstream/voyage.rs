@@ -3,9 +3,11 @@
 //! Knows no other provider and no client.
 
 use super::cohere::type_word;
+use super::rerank::{self, RerankWords};
 use super::{Words, may_cut, no_such_value, purpose, refuse_unknown, texts_only, wire, write_native_members};
 use crate::config::plan::Provider;
 use crate::dialects::json::{ObjectWriter, inputs_len};
+use crate::dialects::rerank::RerankRequest;
 use crate::dialects::{Dtype, EmbedRequest, Encoding, InputType, Truncate, Unsupported, WireRequest};
 
 const HERE: Provider = Provider::Voyage;
@@ -51,4 +53,21 @@ pub(super) fn encode_embed(request: &EmbedRequest<'_>) -> Result<WireRequest, Un
     }
     write_native_members(&mut object, request, &[]);
     Ok(wire("/embeddings", object.finish()))
+}
+
+/// One rerank call.
+///
+/// # Errors
+/// See [`super::encode_rerank`].
+pub(super) fn encode_rerank(request: &RerankRequest<'_>) -> Result<WireRequest, Unsupported> {
+    rerank::refuse_unknown(request.options, RerankWords::default(), request.native, HERE)?;
+    rerank::texts_only(request.documents, HERE)?;
+    let mut object = ObjectWriter::with_capacity(rerank::capacity(request));
+    object.string("model", request.remote_model);
+    object.raw("query", request.query);
+    rerank::write_documents(&mut object, "documents", request.documents);
+    rerank::write_top(&mut object, "top_k", request);
+    object.boolean("truncation", rerank::may_cut(request.options));
+    rerank::write_extra(&mut object, request);
+    Ok(wire("/rerank", object.finish()))
 }
