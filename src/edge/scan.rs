@@ -360,6 +360,13 @@ impl Scanner {
                 Step::End => {
                     if token {
                         self.reader.token_ends();
+                        // Long lists of ids are nothing but ids and commas: stay with them.
+                        if let Some(&[b',', next @ b'1'..=b'9']) = chunk.get(at..at + 2) {
+                            self.reader.token_byte(next)?;
+                            state = Number::Whole;
+                            at += 2;
+                            continue;
+                        }
                     }
                     self.value_ends(self.base + at);
                     return Ok(at);

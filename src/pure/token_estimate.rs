@@ -35,7 +35,7 @@ impl ClassCounts {
     /// Adds a piece of UTF-8. Pieces may be cut inside a character: only its first byte is looked at.
     pub fn add(&mut self, piece: &[u8]) {
         if piece.is_ascii() {
-            self.ascii = self.ascii.saturating_add(clamp(piece.len()));
+            self.add_ascii(piece.len());
             return;
         }
         let (mut ascii, mut two, mut three, mut four) = (0_usize, 0_usize, 0_usize, 0_usize);
@@ -56,6 +56,11 @@ impl ClassCounts {
         self.two = self.two.saturating_add(clamp(two));
         self.three = self.three.saturating_add(clamp(three));
         self.four = self.four.saturating_add(clamp(four));
+    }
+
+    /// Adds that many ASCII characters.
+    pub fn add_ascii(&mut self, count: usize) {
+        self.ascii = self.ascii.saturating_add(clamp(count));
     }
 
     /// The counts of two texts together.

@@ -45,7 +45,11 @@ pub(super) fn each(array: &[u8], mut take: impl FnMut(f32)) {
 fn number(array: &[u8], at: usize, element: usize) -> Result<usize, VectorError> {
     let not_a_number = VectorError::NotANumber { element };
     let first = if array.get(at) == Some(&b'-') { at + 1 } else { at };
-    let mut end = digits(array, first);
+    // Nearly all elements of nearly all vectors begin like this.
+    let mut end = match array.get(first..) {
+        Some([b'0'..=b'9', b'.', ..]) => first + 1,
+        _ => digits(array, first),
+    };
     let whole = end - first;
     if whole == 0 || (whole > 1 && array.get(first) == Some(&b'0')) {
         return Err(not_a_number);
@@ -82,20 +86,32 @@ fn blank(array: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The place behind the digits at `at`, eight bytes at a time.
+/// The place behind the digits at `at`. Looks at 24 bytes at once, without waiting for the first eight to be judged:
+/// that is enough for a number of 17 digits, and what this walk spends its time on is waiting.
 fn digits(array: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = u64::from_le_bytes([1; 8]);
-    while let Some(word) = array.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        // A digit becomes 0 to 9; everything from 10 on carries into its byte's top bit when 0x76 is added.
-        let low = u64::from_le_bytes(*word) ^ (ONES * 0x30);
-        let odd = (((low & (ONES * 0x7F)) + ONES * 0x76) | low) & (ONES * 0x80);
-        if odd != 0 {
-            return at + odd.trailing_zeros() as usize / 8;
+    while let Some(&[a, b, c]) = array.get(at..).and_then(|rest| rest.as_chunks::<8>().0.first_chunk::<3>()) {
+        let (first, second, third) = (odd(a), odd(b), odd(c));
+        if first != 0 {
+            return at + first.trailing_zeros() as usize / 8;
         }
-        at += 8;
+        if second != 0 {
+            return at + 8 + second.trailing_zeros() as usize / 8;
+        }
+        if third != 0 {
+            return at + 16 + third.trailing_zeros() as usize / 8;
+        }
+        at += 24;
     }
     while array.get(at).is_some_and(u8::is_ascii_digit) {
         at += 1;
     }
     at
+}
+
+/// Eight bytes, the top bit set in each that is not a digit.
+fn odd(word: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    // A digit becomes 0 to 9; everything from 10 on carries into its byte's top bit when 0x76 is added.
+    let low = u64::from_le_bytes(word) ^ (ONES * 0x30);
+    (((low & (ONES * 0x7F)) + ONES * 0x76) | low) & (ONES * 0x80)
 }

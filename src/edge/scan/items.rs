@@ -2,9 +2,7 @@
 //!
 //! Owns the rules and their messages. Refuses to know JSON's grammar: it is told what begins and ends where.
 
-use sha2::{Digest, Sha256};
-
-use super::text::{Sink, TextDigest};
+use super::text::{Sink, Staged, TextDigest};
 use super::{Item, ItemKind, Items, ScanError, ScanLimits, Shape};
 use crate::pure::cache_key::{OBJECT_TAG, TOKENS_TAG};
 use crate::pure::token_estimate::ClassCounts;
@@ -29,7 +27,7 @@ pub(super) struct ItemReader {
     /// Where the item being read begins.
     start: usize,
     pub(super) text: TextDigest,
-    tokens: Sha256,
+    tokens: Staged,
     token_count: u32,
     token: u64,
     in_object: bool,
@@ -44,7 +42,7 @@ impl ItemReader {
             items: Vec::new(),
             start: 0,
             text: TextDigest::new(),
-            tokens: Sha256::new(),
+            tokens: Staged::new(),
             token_count: 0,
             token: 0,
             in_object: false,
@@ -96,7 +94,7 @@ impl ItemReader {
             Level::Element => {
                 self.expect_shape(Shape::TokenLists)?;
                 self.item_begins(at)?;
-                self.tokens.update(TOKENS_TAG);
+                self.tokens.push(TOKENS_TAG);
             }
             Level::Inner => return Err(self.not_a_token()),
         }
@@ -162,13 +160,12 @@ impl ItemReader {
             Level::Member => return Err(self.wrong_member("a number")),
             Level::Element => {
                 if self.shape.is_none() {
-                    self.tokens.update(TOKENS_TAG);
+                    self.tokens.push(TOKENS_TAG);
                 }
                 self.expect_shape(Shape::Tokens)?;
             }
             Level::Inner => {}
         }
-        self.token = 0;
         Ok(())
     }
 
@@ -187,7 +184,9 @@ impl ItemReader {
 
     pub(super) fn token_ends(&mut self) {
         let token = u32::try_from(self.token).unwrap_or(u32::MAX);
-        self.tokens.update(token.to_le_bytes());
+        let [a, b, c, d] = token.to_le_bytes();
+        self.tokens.push_word([a, b, c, d, 0, 0, 0, 0], 4);
+        self.token = 0;
         self.token_count = self.token_count.saturating_add(1);
     }
 
@@ -197,7 +196,7 @@ impl ItemReader {
     }
 
     fn tokens_end(&mut self, end: usize) {
-        let digest = self.tokens.finalize_reset().into();
+        let digest = self.tokens.take();
         let tokens = std::mem::take(&mut self.token_count);
         let counts = ClassCounts::default();
         self.push(Item { range: self.start..end, kind: ItemKind::Tokens, digest, counts, tokens });

@@ -235,6 +235,7 @@ fn json(depth: u32) -> BoxedStrategy<String> {
 fn string() -> BoxedStrategy<String> {
     let part = prop_oneof![
         4 => "[ -!#-\\[\\]-~]{0,12}",
+        1 => "[a-z]{30,90}",
         2 => "[^\"\\\\\u{0}-\u{1F}]{0,4}",
         1 => "\\\\[\"\\\\/bfnrt]",
         1 => "\\\\u[0-9a-cA-C][0-9a-fA-F]{3}",

@@ -29,6 +29,11 @@ pub(super) trait Sink {
 
     /// Takes the next piece, always whole characters.
     fn push(&mut self, utf8: &[u8]);
+
+    /// Takes the first `len` bytes of `word`, all ASCII.
+    fn push_ascii(&mut self, word: [u8; 8], len: usize) {
+        self.push(word.get(..len).unwrap_or(&word));
+    }
 }
 
 /// Looks at the grammar only.
@@ -70,21 +75,67 @@ impl Sink for KeyText {
     }
 }
 
-/// Short pieces are gathered up to this many bytes before they are hashed: a text written in `\u` escapes would
-/// otherwise pay the hash's overhead for every character.
-const STAGE: usize = 256;
+/// Short pieces are gathered up to this many bytes before they are hashed: a text full of escapes, or a list of token
+/// ids, would otherwise pay the hash's overhead for every few bytes.
+const STAGE: usize = 512;
 
-/// Digest and character counts of a text. Has no `Debug`: it holds parts of the text.
-pub(super) struct TextDigest {
+/// A digest that is fed in small pieces. Has no `Debug`: it holds parts of the text.
+pub(super) struct Staged {
     hasher: Sha256,
     staged: [u8; STAGE],
     len: usize,
+}
+
+impl Staged {
+    pub(super) fn new() -> Staged {
+        Staged { hasher: Sha256::new(), staged: [0; STAGE], len: 0 }
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if self.len + bytes.len() > STAGE {
+            self.flush();
+        }
+        match self.staged.get_mut(self.len..self.len + bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            None => self.hasher.update(bytes),
+        }
+    }
+
+    /// The first `len` bytes of a word; a copy of fixed size is much cheaper than one of a few bytes.
+    pub(super) fn push_word(&mut self, word: [u8; 8], len: usize) {
+        if self.len + word.len() > STAGE {
+            self.flush();
+        }
+        if let Some(room) = self.staged.get_mut(self.len..self.len + word.len()) {
+            room.copy_from_slice(&word);
+            self.len += len.min(word.len());
+        }
+    }
+
+    /// The digest, leaving an empty one.
+    pub(super) fn take(&mut self) -> ItemDigest {
+        self.flush();
+        self.hasher.finalize_reset().into()
+    }
+
+    fn flush(&mut self) {
+        self.hasher.update(&self.staged[..self.len]);
+        self.len = 0;
+    }
+}
+
+/// Digest and character counts of a text.
+pub(super) struct TextDigest {
+    digest: Staged,
     counts: ClassCounts,
 }
 
 impl TextDigest {
     pub(super) fn new() -> TextDigest {
-        TextDigest { hasher: Sha256::new(), staged: [0; STAGE], len: 0, counts: ClassCounts::default() }
+        TextDigest { digest: Staged::new(), counts: ClassCounts::default() }
     }
 
     /// Bytes so far are zero.
@@ -94,19 +145,12 @@ impl TextDigest {
 
     /// The results, leaving an empty text.
     pub(super) fn take(&mut self) -> (ItemDigest, ClassCounts) {
-        self.flush();
-        (self.hasher.finalize_reset().into(), std::mem::take(&mut self.counts))
+        (self.digest.take(), std::mem::take(&mut self.counts))
     }
 
     /// Adds bytes to the digest without counting them.
     pub(super) fn tag(&mut self, bytes: &[u8]) {
-        self.flush();
-        self.hasher.update(bytes);
-    }
-
-    fn flush(&mut self) {
-        self.hasher.update(&self.staged[..self.len]);
-        self.len = 0;
+        self.digest.push(bytes);
     }
 }
 
@@ -115,16 +159,12 @@ impl Sink for TextDigest {
 
     fn push(&mut self, utf8: &[u8]) {
         self.counts.add(utf8);
-        if self.len + utf8.len() > STAGE {
-            self.flush();
-        }
-        match self.staged.get_mut(self.len..self.len + utf8.len()) {
-            Some(room) => {
-                room.copy_from_slice(utf8);
-                self.len += utf8.len();
-            }
-            None => self.hasher.update(utf8),
-        }
+        self.digest.push(utf8);
+    }
+
+    fn push_ascii(&mut self, word: [u8; 8], len: usize) {
+        self.counts.add_ascii(len);
+        self.digest.push_word(word, len);
     }
 }
 
@@ -169,6 +209,7 @@ impl StringReader {
         while let Some(&byte) = chunk.get(at) {
             match self.part {
                 Part::Plain => {
+                    at = self.short(chunk, at, sink);
                     let rest = &chunk[at..];
                     let run = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
                     self.plain(&rest[..run], sink).map_err(|(offset, fault)| (at + offset, fault))?;
@@ -185,15 +226,10 @@ impl StringReader {
                 }
                 Part::Backslash => {
                     self.part = Part::Plain;
-                    match byte {
-                        b'"' | b'\\' | b'/' => sink.push(&[byte]),
-                        b'b' => sink.push(b"\x08"),
-                        b'f' => sink.push(b"\x0C"),
-                        b'n' => sink.push(b"\n"),
-                        b'r' => sink.push(b"\r"),
-                        b't' => sink.push(b"\t"),
-                        b'u' => self.part = Part::Hex { value: 0, left: 4 },
-                        _ => return Err((at, Fault::Escape)),
+                    match simple(byte) {
+                        Some(byte) => sink.push(&[byte]),
+                        None if byte == b'u' => self.part = Part::Hex { value: 0, left: 4 },
+                        None => return Err((at, Fault::Escape)),
                     }
                     at += 1;
                 }
@@ -232,6 +268,37 @@ impl StringReader {
             }
         }
         Ok(None)
+    }
+
+    /// What is cheap to read in small steps: short runs of ASCII, and escapes that are whole in this chunk. The place
+    /// of the first byte that needs more care, or at which a longer stride pays.
+    fn short<S: Sink>(&mut self, chunk: &[u8], mut at: usize, sink: &mut S) -> usize {
+        if self.carried > 0 {
+            return at;
+        }
+        let mut strides = 0;
+        while let Some(&word) = chunk.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let special = special(word);
+            if special == 0 {
+                sink.push_ascii(word, 8);
+                at += 8;
+                strides += 1;
+                if strides == MAX_STRIDES {
+                    return at;
+                }
+                continue;
+            }
+            let len = special.trailing_zeros() as usize / 8;
+            sink.push_ascii(word, len);
+            at += len;
+            let taken = chunk.get(at..).map_or(0, |rest| whole_escape(rest, sink));
+            if taken == 0 {
+                return at;
+            }
+            at += taken;
+            strides = 0;
+        }
+        at
     }
 
     /// A run without quotes and backslashes. One pass tells control characters and plain ASCII, so that only text
@@ -289,6 +356,54 @@ impl StringReader {
             }
         }
         Ok(piece.len())
+    }
+}
+
+/// Strides of eight bytes after which a run counts as long.
+const MAX_STRIDES: u32 = 6;
+
+/// Eight bytes, the top bit set in the first that is a quote, a backslash, a control character or not ASCII; what lies
+/// behind that one may be set wrongly.
+fn special(word: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let word = u64::from_le_bytes(word);
+    let is_zero = |lanes: u64| lanes.wrapping_sub(ONES) & !lanes;
+    let quote = is_zero(word ^ (ONES * u64::from(b'"')));
+    let backslash = is_zero(word ^ (ONES * u64::from(b'\\')));
+    let control = word.wrapping_sub(ONES * 0x20) & !word;
+    (quote | backslash | control | word) & (ONES * 0x80)
+}
+
+/// Takes an escape that is whole and simple; how long it is, 0 if it is something else.
+fn whole_escape<S: Sink>(rest: &[u8], sink: &mut S) -> usize {
+    match *rest {
+        [b'\\', b'u', a, b, c, d, ..] => {
+            let value = [a, b, c, d].into_iter().try_fold(0, hex);
+            let Some(character) = value.and_then(|value| char::from_u32(u32::from(value))) else { return 0 };
+            sink.push(character.encode_utf8(&mut [0; 4]).as_bytes());
+            6
+        }
+        [b'\\', letter, ..] => match simple(letter) {
+            Some(byte) => {
+                sink.push_ascii([byte; 8], 1);
+                2
+            }
+            None => 0,
+        },
+        _ => 0,
+    }
+}
+
+/// What a letter behind a backslash stands for.
+fn simple(letter: u8) -> Option<u8> {
+    match letter {
+        b'"' | b'\\' | b'/' => Some(letter),
+        b'b' => Some(0x08),
+        b'f' => Some(0x0C),
+        b'n' => Some(b'\n'),
+        b'r' => Some(b'\r'),
+        b't' => Some(b'\t'),
+        _ => None,
     }
 }
 
