@@ -35,8 +35,7 @@ impl Backlog {
     /// # Errors
     /// When no thread can be made.
     pub fn start(journal: Arc<Journal>, telemetry: Arc<Telemetry>) -> std::io::Result<Backlog> {
-        let shared =
-            Arc::new(Shared { state: Mutex::default(), stop: Condvar::new(), journal, telemetry });
+        let shared = Arc::new(Shared { state: Mutex::default(), stop: Condvar::new(), journal, telemetry });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("backlog".to_owned()).spawn(move || own.run())?;
         Ok(Backlog { shared, thread: Mutex::new(Some(thread)) })

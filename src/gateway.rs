@@ -53,7 +53,8 @@ impl Gateway {
         let (journal, recovery) = Journal::open(&plan.store.path, Limits::default(), clock::wall())?;
         let journal = Arc::new(journal);
         telemetry.recovered(&recovery);
-        let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry)).map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
+        let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry))
+            .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let control = Arbiter::new().handle();
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
@@ -112,7 +113,10 @@ impl Parts<'_> {
 
     fn tenant(&self, plan: &Arc<Tenant>) -> TenantRuntime {
         let terms = Terms { budget: plan.budget, period: plan.budget_period };
-        let account = Account::restore(terms, self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default());
+        let account = Account::restore(
+            terms,
+            self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default(),
+        );
         let board = Arc::new(Board::default());
         board.publish(&account);
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
@@ -134,9 +138,9 @@ fn routes(model: &Model, models: &[Arc<Model>], upstreams: &[Arc<UpstreamHandle>
         });
         let of_space = of_space.or_else(|| {
             upstream.plan.serves.iter().find(|serves| {
-                models.iter().any(|other| {
-                    other.name == serves.model && other.space == model.space && other.kind == model.kind
-                })
+                models
+                    .iter()
+                    .any(|other| other.name == serves.model && other.space == model.space && other.kind == model.kind)
             })
         });
         if let Some(serves) = of_space {

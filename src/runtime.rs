@@ -143,7 +143,8 @@ impl Running {
                 .map(|model| model.plan.name.as_str())
                 .collect();
             known.sort_unstable();
-            let message = format!("the model {:?} does not exist here; known: {}", shorten(name.as_str()), known.join(", "));
+            let message =
+                format!("the model {:?} does not exist here; known: {}", shorten(name.as_str()), known.join(", "));
             return Err(ApiError::new(Code::ModelNotFound, message).param("model"));
         };
         if !tenant.plan.may_use(&name) {

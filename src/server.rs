@@ -10,10 +10,9 @@ use actix_web::{App, HttpServer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-use crate::actors::upstream::Order;
+use crate::actors::upstream::{Command, Order};
 use crate::edge;
 use crate::gateway::Gateway;
-use crate::pure::admission::Command;
 use crate::worker::Worker;
 
 /// Idle client connections are kept this long: longer than common SDK pools keep theirs, so that the client closes
@@ -50,29 +49,27 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
         io::Error::new(error.kind(), format!("{key} = \"{address}\" cannot be listened on: {error}"))
     };
     let shared = Arc::clone(gateway);
-    let client = HttpServer::new(move || {
-        App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::client_routes)
-    })
-    .workers(server.workers)
-    .client_request_timeout(server.header_timeout)
-    .keep_alive(KEEP_ALIVE)
-    .h1_allow_half_closed(false)
-    .tcp_nodelay(true)
-    .backlog(BACKLOG)
-    .disable_signals()
-    .bind(server.listen)
-    .map_err(|error| named("server.listen", server.listen, &error))?;
+    let client =
+        HttpServer::new(move || App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::client_routes))
+            .workers(server.workers)
+            .client_request_timeout(server.header_timeout)
+            .keep_alive(KEEP_ALIVE)
+            .h1_allow_half_closed(false)
+            .tcp_nodelay(true)
+            .backlog(BACKLOG)
+            .disable_signals()
+            .bind(server.listen)
+            .map_err(|error| named("server.listen", server.listen, &error))?;
     let shared = Arc::clone(gateway);
-    let admin = HttpServer::new(move || {
-        App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::admin_routes)
-    })
-    .workers(1)
-    .client_request_timeout(server.header_timeout)
-    .keep_alive(KEEP_ALIVE)
-    .tcp_nodelay(true)
-    .disable_signals()
-    .bind(server.admin_listen)
-    .map_err(|error| named("server.admin_listen", server.admin_listen, &error))?;
+    let admin =
+        HttpServer::new(move || App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::admin_routes))
+            .workers(1)
+            .client_request_timeout(server.header_timeout)
+            .keep_alive(KEEP_ALIVE)
+            .tcp_nodelay(true)
+            .disable_signals()
+            .bind(server.admin_listen)
+            .map_err(|error| named("server.admin_listen", server.admin_listen, &error))?;
     let first = |addresses: Vec<SocketAddr>, asked: SocketAddr| addresses.first().copied().unwrap_or(asked);
     let (client_addr, admin_addr) = (first(client.addrs(), server.listen), first(admin.addrs(), server.admin_listen));
     Ok(Listeners { client: client.run(), admin: admin.run(), client_addr, admin_addr })
@@ -119,4 +116,3 @@ async fn stop(client: ServerHandle, admin: ServerHandle) {
     let _in_time = timeout(RESERVE, client.stop(true)).await;
     admin.stop(false).await;
 }
-

@@ -9,14 +9,18 @@ use std::time::Duration;
 use awc::http::header::{HeaderName, HeaderValue};
 
 use crate::actors::router::{Served, ServedBatch};
+use crate::clock;
 use crate::config::plan::{Provider, Upstream};
-use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
 use crate::dialects::cut::UsageRead;
+use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
 use crate::dialects::wire::{Answer, Wire, WireError};
-use crate::dialects::{BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated};
+use crate::dialects::{
+    BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated,
+};
 use crate::gateway::Gateway;
 use crate::ids::UpstreamId;
 use crate::journey::classify::Call;
+use crate::pure::rate_headers::RateHeaders;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
@@ -41,13 +45,19 @@ pub struct Worker {
 }
 
 /// What came of one call.
-pub enum Exchange {
-    /// A usable answer.
-    Answered(EmbedAnswer),
+pub struct Exchange {
+    /// The reply, if there was a usable one.
+    pub reply: Result<Reply, CallError>,
+    /// What its headers say of the upstream's quota.
+    pub rate: RateHeaders,
+}
+
+/// A usable reply.
+pub enum Reply {
+    /// Vectors.
+    Answer(EmbedAnswer),
     /// The provider said no.
-    Refused(ProviderError),
-    /// There was no usable answer.
-    Failed(CallError),
+    Error(ProviderError),
 }
 
 /// Why there was no usable answer.
@@ -77,21 +87,24 @@ impl CallError {
 impl Exchange {
     /// How it counts in `vectorgate_upstream_requests_total`.
     pub fn status(&self) -> CallStatus {
-        match self {
-            Exchange::Answered(_) => CallStatus::Http(200),
-            Exchange::Refused(error) => CallStatus::Http(error.status),
-            Exchange::Failed(CallError::Wire(WireError::Timeout)) => CallStatus::Timeout,
-            Exchange::Failed(CallError::Wire(WireError::Connect(_))) => CallStatus::Connect,
-            Exchange::Failed(_) => CallStatus::Broken,
+        match &self.reply {
+            Ok(Reply::Answer(_)) => CallStatus::Http(200),
+            Ok(Reply::Error(error)) => CallStatus::Http(error.status),
+            Err(CallError::Wire(WireError::Timeout)) => CallStatus::Timeout,
+            Err(CallError::Wire(WireError::Connect(_))) => CallStatus::Connect,
+            Err(_) => CallStatus::Broken,
         }
+    }
+
+    fn local(reply: Result<Reply, CallError>) -> Exchange {
+        Exchange { reply, rate: RateHeaders::default() }
     }
 }
 
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
-        let worker =
-            Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
+        let worker = Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
@@ -144,10 +157,8 @@ impl Worker {
     pub async fn embed(&self, call: &Call, route: &Route, inputs: &[Input], expect: &Expect) -> Exchange {
         let plan = &route.upstream.plan;
         if plan.provider == Provider::Simulated {
-            return match simulate(call, inputs) {
-                Ok(answer) => Exchange::Answered(answer),
-                Err(error) => Exchange::Failed(CallError::Bad(BadAnswer { reason: error.to_string() })),
-            };
+            let answer = simulate(call, inputs).map(Reply::Answer);
+            return Exchange::local(answer.map_err(|error| CallError::Bad(BadAnswer { reason: error.to_string() })));
         }
         let request = EmbedRequest {
             remote_model: &route.remote_name,
@@ -160,7 +171,9 @@ impl Worker {
         };
         let wire_request = match encode_embed(plan.provider, &request) {
             Ok(wire_request) => wire_request,
-            Err(unsupported) => return Exchange::Failed(CallError::Bad(BadAnswer { reason: unsupported.message })),
+            Err(unsupported) => {
+                return Exchange::local(Err(CallError::Bad(BadAnswer { reason: unsupported.message })));
+            }
         };
         let extra: Vec<(HeaderName, HeaderValue)> = call
             .context
@@ -170,21 +183,22 @@ impl Worker {
             .collect();
         match self.wire(plan).call(wire_request, &extra).await {
             Ok(answer) => read(plan.provider, answer, expect),
-            Err(error) => Exchange::Failed(CallError::Wire(error)),
+            Err(error) => Exchange::local(Err(CallError::Wire(error))),
         }
     }
 }
 
 fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {
     let status = answer.status;
-    let headers = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    if !(200..300).contains(&status) {
-        return Exchange::Refused(decode_error(provider, status, &headers, &answer.body));
-    }
-    match decode_embed(provider, &headers, &answer.body, expect) {
-        Ok(decoded) => Exchange::Answered(decoded),
-        Err(bad) => Exchange::Failed(CallError::Bad(bad)),
-    }
+    let pairs = answer.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
+    let rate = RateHeaders::read(pairs, clock::wall());
+    let headers = |name: &str| answer.header(name).map(str::to_owned);
+    let reply = if (200..300).contains(&status) {
+        decode_embed(provider, &headers, &answer.body, expect).map(Reply::Answer).map_err(CallError::Bad)
+    } else {
+        Ok(Reply::Error(decode_error(provider, status, &headers, &answer.body)))
+    };
+    Exchange { reply, rate }
 }
 
 /// Whether the simulated provider has words for these options: it knows texts and widths, nothing else.
@@ -217,5 +231,9 @@ fn simulate(call: &Call, inputs: &[Input]) -> Result<EmbedAnswer, VectorError> {
             Vector::from_floats(&simulated::embed(&text, width))
         })
         .collect::<Result<Vec<Vector>, VectorError>>()?;
-    Ok(EmbedAnswer { vectors, usage: UsageRead { prompt: Some(counted), total: Some(counted), odd: false }, model: None })
+    Ok(EmbedAnswer {
+        vectors,
+        usage: UsageRead { prompt: Some(counted), total: Some(counted), odd: false },
+        model: None,
+    })
 }

@@ -263,11 +263,8 @@ impl Handler<PlaceHold> for LedgerActor {
         let placed = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
             // Those who came first are served first, or a stream of small asks would starve a large one.
-            let verdict = if self.waiting.is_empty() || patience.is_zero() {
-                self.try_place(&ask, now)
-            } else {
-                Place::Wait
-            };
+            let verdict =
+                if self.waiting.is_empty() || patience.is_zero() { self.try_place(&ask, now) } else { Place::Wait };
             let answer = match verdict {
                 Place::Held => Ok(Ok(())),
                 Place::Wait if !patience.is_zero() => {

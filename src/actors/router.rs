@@ -200,11 +200,8 @@ fn candidate(index: usize, upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> C
 /// One reason for many refusals: capacity before outage, since it passes sooner; and the earliest retry of all.
 fn most_telling(refusals: Vec<(usize, Refusal)>) -> Refusal {
     let earliest = refusals.iter().filter_map(|(_, refusal)| refusal.retry_at).min();
-    let why = refusals
-        .into_iter()
-        .map(|(_, refusal)| refusal.why)
-        .min_by_key(|why| !why.may_pass())
-        .unwrap_or(Why::NoUpstream);
+    let why =
+        refusals.into_iter().map(|(_, refusal)| refusal.why).min_by_key(|why| !why.may_pass()).unwrap_or(Why::Draining);
     Refusal { why, retry_at: earliest }
 }
 

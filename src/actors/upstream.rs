@@ -10,14 +10,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
+use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Command, Decision, Effect, Grant, Policy, Refusal, Report, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
 };
+use crate::pure::select::PeakEwma;
 use crate::pure::time::Mono;
 use crate::telemetry::Telemetry;
 
@@ -49,6 +52,52 @@ pub struct CallFinished {
     pub report: Report,
 }
 
+/// What a worker learned from a call.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What its items really cost, if it was answered.
+    pub chunk: Option<Chunk>,
+    /// What was too much, if that is why it was refused.
+    pub too_large: Option<TooLarge>,
+}
+
+/// A refusal of a call's size.
+#[derive(Debug, Clone, Copy)]
+pub struct TooLarge {
+    /// What the call carried.
+    pub sent: Refused,
+    /// What there was too much of.
+    pub kind: TooMuch,
+    /// The limit that the upstream named.
+    pub hint: Option<LimitHint>,
+}
+
+impl Report {
+    /// A call about whose size nothing was learned.
+    pub fn plain(outcome: Outcome) -> Report {
+        Report { outcome, chunk: None, too_large: None }
+    }
+}
+
+/// An operator's or the gateway's own order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Take no new calls; those under way finish.
+    Drain,
+    /// Take calls again, also with a key that was set aside.
+    Resume,
+    /// Open the breaker until it is closed by order.
+    Open,
+    /// Close the breaker.
+    Close,
+    /// Take the upstream out because its vectors differ, or put it back.
+    Quarantine(bool),
+    /// Turn away everything that waits: the process ends.
+    ShutDown,
+}
+
 /// A waiter left the queue. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -57,7 +106,7 @@ pub struct WaiterLeft(
     pub WaiterId,
 );
 
-/// An operator's or the gateway's own order.
+/// Tells an upstream what to do.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Order(
@@ -68,10 +117,12 @@ pub struct Order(
 /// A reload changed the limits.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct PolicyChanged(
+pub struct PolicyChanged {
     /// The new limits.
-    pub Policy,
-);
+    pub policy: Policy,
+    /// `quota.batch_size`.
+    pub batch_size: usize,
+}
 
 /// Looks at the state.
 #[derive(Debug, Message)]
@@ -104,7 +155,14 @@ pub struct Board {
     usable: AtomicBool,
     in_flight: AtomicUsize,
     latency_ns: AtomicU64,
-    batch_items: AtomicUsize,
+    sizes: Mutex<Sizes>,
+}
+
+/// How large the next calls may be.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sizes {
+    learned: Limits,
+    batch: Limits,
 }
 
 impl Board {
@@ -123,9 +181,11 @@ impl Board {
         self.latency_ns.load(Ordering::Relaxed)
     }
 
-    /// Most inputs that the next batch call should carry.
-    pub fn batch_items(&self) -> usize {
-        self.batch_items.load(Ordering::Relaxed).max(1)
+    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
+    /// leaves now.
+    pub fn call_limits(&self, batch: bool) -> Limits {
+        let sizes = *self.sizes.lock();
+        if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }
     }
 }
 
@@ -151,7 +211,10 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.reported {
-            self.actor.do_send(CallFinished { attempt: self.attempt, report: Report::abandoned() });
+            self.actor.do_send(CallFinished {
+                attempt: self.attempt,
+                report: Report::plain(Outcome::bare(OutcomeKind::NotSent)),
+            });
         }
     }
 }
@@ -162,6 +225,10 @@ pub struct UpstreamActor {
     state: UpstreamState,
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
+    latency: PeakEwma,
+    learned: Learned,
+    last_chunk: Option<Chunk>,
+    batch_size: usize,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -175,18 +242,21 @@ impl UpstreamActor {
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
-        let policy = Policy::new(&plan, quota);
-        let (id, published) = (plan.id.clone(), Arc::clone(&board));
-        let state = UpstreamState::new(policy, clock::mono());
-        publish(&board, &state, clock::mono());
-        let actor = Supervisor::start_in_arbiter(arbiter, move |_| UpstreamActor {
-            id,
-            state,
+        let mut actor = UpstreamActor {
+            id: plan.id.clone(),
+            state: UpstreamState::new(Policy::of(&plan, quota)),
             waiting: HashMap::new(),
             wake: None,
-            board: published,
+            latency: PeakEwma::default(),
+            learned: Learned::default(),
+            last_chunk: None,
+            batch_size: quota.batch_size,
+            board: Arc::clone(&board),
             telemetry,
-        });
+        };
+        // Published before the first message, so that the first ask already finds it usable.
+        actor.publish(clock::mono());
+        let actor = Supervisor::start_in_arbiter(arbiter, move |_| actor);
         Arc::new(UpstreamHandle { plan, actor, board })
     }
 
@@ -195,12 +265,9 @@ impl UpstreamActor {
     }
 
     /// After every event: hand out what the core grants, tell what happened, publish, and set the next wake.
-    fn settle(&mut self, effects: Vec<Effect>, now: Mono, context: &mut Context<Self>) {
-        for effect in effects {
-            self.telemetry.upstream_effect(&self.id, &effect);
-        }
+    fn settle(&mut self, now: Mono, context: &mut Context<Self>) {
         let polled = self.state.poll(now);
-        for (waiter, verdict) in polled.served {
+        for (waiter, verdict) in polled.answers {
             let Some((attempt, since, reply)) = self.waiting.remove(&waiter) else {
                 // Nobody is there to use it: the permit's own drop gives it back.
                 if let Ok(grant) = verdict {
@@ -215,8 +282,8 @@ impl UpstreamActor {
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
         }
-        publish(&self.board, &self.state, now);
-        self.wake_at(polled.next_wake, now, context);
+        self.publish(now);
+        self.wake_at(polled.wake, now, context);
     }
 
     fn wake_at(&mut self, next: Option<Mono>, now: Mono, context: &mut Context<Self>) {
@@ -231,25 +298,52 @@ impl UpstreamActor {
         self.wake = Some((next, handle));
     }
 
-    fn on<R>(&mut self, context: &mut Context<Self>, event: impl FnOnce(&mut Self, Mono) -> (Vec<Effect>, R)) -> Option<R> {
-        // Two borrows of one context: the guard needs it only after a panic, the body before.
+    /// One event: the core under guard, then what follows from it.
+    fn on<R>(&mut self, context: &mut Context<Self>, event: impl FnOnce(&mut Self, Mono) -> R) -> Option<R> {
         let now = clock::mono();
-        let mut result = None;
-        let outcome = guarded::<Self, _>(context, ActorKind::Upstream, || event(self, now));
-        if let Ok((effects, value)) = outcome {
-            result = Some(value);
-            self.settle(effects, now, context);
+        let result = guarded::<Self, _>(context, ActorKind::Upstream, || event(self, now)).ok();
+        if result.is_some() {
+            self.settle(now, context);
         }
         result
     }
-}
 
-fn publish(board: &Board, state: &UpstreamState, now: Mono) {
-    let view = state.view(now);
-    board.usable.store(view.usable, Ordering::Relaxed);
-    board.in_flight.store(view.in_flight, Ordering::Relaxed);
-    board.latency_ns.store(view.latency_ns, Ordering::Relaxed);
-    board.batch_items.store(view.batch_items, Ordering::Relaxed);
+    fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
+        if let OutcomeKind::Success { latency } = report.outcome.kind {
+            self.latency.record(latency, now);
+        }
+        if let Some(too_large) = report.too_large {
+            self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
+        }
+        self.last_chunk = report.chunk.or(self.last_chunk);
+        self.state.finished(attempt, report.outcome, now);
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Drain => self.state.drain(),
+            Command::Resume => {
+                self.state.resume();
+                self.state.unpark();
+            }
+            Command::Open => self.state.force_open(),
+            Command::Close => self.state.force_close(),
+            Command::Quarantine(out) => self.state.quarantine(out),
+            Command::ShutDown => self.state.shutdown(),
+        }
+    }
+
+    fn publish(&mut self, now: Mono) {
+        let batch = Limits {
+            max_items: Some(next_batch(self.state.provider_remaining_tokens(now), self.last_chunk, self.batch_size)),
+            max_tokens: self.state.batch_call_tokens(now),
+            max_bytes: None,
+        };
+        *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
+        self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
+        self.board.latency_ns.store(self.latency.nanos(), Ordering::Relaxed);
+    }
 }
 
 fn restarting() -> Refusal {
@@ -263,7 +357,7 @@ impl Actor for UpstreamActor {
 impl Supervised for UpstreamActor {
     /// Counters, breaker, buckets and queue are kept; the core checks itself, and timers are set anew.
     fn restarting(&mut self, context: &mut Self::Context) {
-        self.state.heal(clock::mono());
+        self.state.heal();
         self.wake = None;
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
@@ -275,7 +369,7 @@ impl Handler<TryPermit> for UpstreamActor {
 
     fn handle(&mut self, TryPermit(ask): TryPermit, context: &mut Self::Context) -> Self::Result {
         let attempt = ask.attempt;
-        let decision = self.on(context, |this, now| (Vec::new(), this.state.ask(Ask { may_queue: false, ..ask }, now)));
+        let decision = self.on(context, |this, now| this.state.ask(Ask { may_queue: false, ..ask }, now));
         MessageResult(match decision {
             Some(Decision::Grant(_)) => Ok(self.permit(attempt, Duration::ZERO, context)),
             Some(Decision::Refuse(refusal)) => Err(refusal),
@@ -293,7 +387,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
             this.waiting.insert(waiter, (attempt, now, reply));
-            (Vec::new(), this.state.ask(Ask { may_queue: true, ..ask }, now))
+            this.state.ask(Ask { may_queue: true, ..ask }, now)
         });
         let at_once = match decision {
             Some(Decision::Queued) => None,
@@ -313,7 +407,7 @@ impl Handler<CallFinished> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, fact: CallFinished, context: &mut Self::Context) {
-        self.on(context, |this, now| (this.state.finished(fact.attempt, fact.report, now), ()));
+        self.on(context, |this, now| this.finished(fact.attempt, fact.report, now));
     }
 }
 
@@ -322,7 +416,7 @@ impl Handler<WaiterLeft> for UpstreamActor {
 
     fn handle(&mut self, WaiterLeft(waiter): WaiterLeft, context: &mut Self::Context) {
         if self.waiting.remove(&waiter).is_some() {
-            self.on(context, |this, now| (this.state.abandon(waiter, now), ()));
+            self.on(context, |this, _| this.state.abandon(waiter));
         }
     }
 }
@@ -331,17 +425,18 @@ impl Handler<Order> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, Order(command): Order, context: &mut Self::Context) {
-        self.on(context, |this, now| (this.state.command(command, now), ()));
+        self.on(context, |this, _| this.command(command));
     }
 }
 
 impl Handler<PolicyChanged> for UpstreamActor {
     type Result = ();
 
-    fn handle(&mut self, PolicyChanged(policy): PolicyChanged, context: &mut Self::Context) {
-        self.on(context, |this, now| {
-            this.state.reconfigure(policy, now);
-            (Vec::new(), ())
+    fn handle(&mut self, fact: PolicyChanged, context: &mut Self::Context) {
+        self.on(context, |this, _| {
+            this.batch_size = fact.batch_size;
+            this.learned = Learned::default();
+            this.state.reconfigure(fact.policy);
         });
     }
 }
@@ -350,7 +445,7 @@ impl Handler<Observe> for UpstreamActor {
     type Result = MessageResult<Observe>;
 
     fn handle(&mut self, _: Observe, context: &mut Self::Context) -> Self::Result {
-        MessageResult(self.on(context, |this, now| (Vec::new(), this.state.snapshot(now))))
+        MessageResult(self.on(context, |this, now| this.state.snapshot(now)))
     }
 }
 
@@ -359,7 +454,7 @@ impl Handler<WakeTick> for UpstreamActor {
 
     fn handle(&mut self, _: WakeTick, context: &mut Self::Context) {
         self.wake = None;
-        self.on(context, |_, _| (Vec::new(), ()));
+        self.on(context, |_, _| ());
     }
 }
 

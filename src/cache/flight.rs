@@ -164,8 +164,8 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::vector::Vector;
     use crate::pure::cache_key::text_digest;
+    use crate::vector::Vector;
 
     fn key(name: &str) -> CacheKey {
         CacheKey(text_digest(name))

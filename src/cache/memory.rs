@@ -123,8 +123,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::vector::Vector;
     use crate::pure::cache_key::text_digest;
+    use crate::vector::Vector;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

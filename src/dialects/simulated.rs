@@ -43,9 +43,9 @@ pub fn relevance(query: &str, document: &str) -> f64 {
 
 /// FNV-1a over UTF-32: tiny, stable over versions and platforms. The vectors are no secret, so no keyed hash is needed.
 fn fnv1a(gram: &[char]) -> u64 {
-    gram.iter().flat_map(|c| u32::from(*c).to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    gram.iter()
+        .flat_map(|c| u32::from(*c).to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

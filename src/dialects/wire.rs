@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
-use actix_tls::connect::{ConnectError as TcpConnectError, ConnectInfo, Connection, Connector as TcpConnector, Resolver};
+use actix_tls::connect::{
+    ConnectError as TcpConnectError, ConnectInfo, Connection, Connector as TcpConnector, Resolver,
+};
 use actix_web::dev::Service as _;
 use actix_web::dev::fn_service;
+use actix_web::error::ParseError;
 use actix_web::http::Uri;
 use actix_web::rt::net::TcpStream;
-use actix_web::error::ParseError;
 use awc::error::{ConnectError, SendRequestError};
 use awc::http::StatusCode;
 use awc::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -128,11 +130,7 @@ impl Wire {
         }
     }
 
-    async fn exchange(
-        &self,
-        request: WireRequest,
-        extra: &[(HeaderName, HeaderValue)],
-    ) -> Result<Answer, WireError> {
+    async fn exchange(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Answer, WireError> {
         let mut sending = self
             .client
             .post(format!("{}{}", self.base_url, request.path))
@@ -148,7 +146,8 @@ impl Wire {
         let mut response = sending.send_body(request.body).await.map_err(|error| classify(&error))?;
         let status = response.status();
         let headers = response.headers().clone();
-        let declared = headers.get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+        let declared =
+            headers.get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
         let mut body = BytesMut::new();
         while let Some(piece) = timeout(BODY_IDLE, response.next()).await.map_err(|_elapsed| WireError::Timeout)? {
             let piece = piece.map_err(|_| WireError::Broken("closed the connection in the middle of its answer"))?;

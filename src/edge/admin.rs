@@ -8,6 +8,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
 use subtle::ConstantTimeEq as _;
 
+use crate::actors::upstream::Command;
 use crate::actors::{ledger, upstream};
 use crate::dialects::ClientDialect;
 use crate::error::{ApiError, Code};
@@ -41,7 +42,10 @@ fn authorize(request: &HttpRequest) -> Result<(), ApiError> {
         return if local {
             Ok(())
         } else {
-            Err(ApiError::new(Code::InvalidApiKey, "the admin side answers loopback only: no server.admin_token is set"))
+            Err(ApiError::new(
+                Code::InvalidApiKey,
+                "the admin side answers loopback only: no server.admin_token is set",
+            ))
         };
     };
     let given = request
@@ -119,7 +123,6 @@ async fn upstreams(request: HttpRequest) -> HttpResponse {
 }
 
 async fn order(request: HttpRequest, path: Path<(String, String)>) -> HttpResponse {
-    use crate::pure::admission::Command;
     let answer = async {
         authorize(&request)?;
         let (id, order) = path.into_inner();

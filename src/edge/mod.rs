@@ -21,9 +21,7 @@ use crate::worker::Worker;
 /// The client listener's routes.
 pub fn client_routes(config: &mut ServiceConfig) {
     let embeddings = |path: &str| {
-        web::resource(path)
-            .route(web::post().to(embeddings::openai))
-            .default_service(web::to(method_not_allowed))
+        web::resource(path).route(web::post().to(embeddings::openai)).default_service(web::to(method_not_allowed))
     };
     config
         .service(embeddings("/v1/embeddings"))

@@ -7,8 +7,8 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 
 use crate::clock;
-use crate::dialects::client::{RenderEmbed, render_embed, render_error};
 use crate::dialects::ClientDialect;
+use crate::dialects::client::{RenderEmbed, render_embed, render_error};
 use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
 use crate::journey::settle::Finished;

@@ -118,8 +118,7 @@ async fn exact(call: &Call, indices: &[usize], bytes: u64) -> Option<u64> {
         let texts = inputs.iter().filter(|input| matches!(input, Input::Text(_)));
         texts.map(|input| count_text(tokenizer, input)).sum::<Option<u64>>()
     };
-    let texts =
-        if bytes > BLOCKING_COUNT_BYTES { spawn_blocking(count).await.ok().flatten()? } else { count()? };
+    let texts = if bytes > BLOCKING_COUNT_BYTES { spawn_blocking(count).await.ok().flatten()? } else { count()? };
     texts.checked_add(listed)
 }
 

@@ -15,21 +15,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
 use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::upstream::{Report, TooLarge};
 use crate::clock;
 use crate::config::limits;
 use crate::dialects::upstream::{EmbedAnswer, Expect};
+use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code, ProviderWord};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::admission::{Ask, Outcome, Report};
-use crate::pure::adaptive_batch::{ItemSize, Limits, front};
+use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::store::record::{HoldRecord, Record};
 use crate::vector::Vector;
-use crate::worker::{CallError, Exchange, Worker};
+use crate::worker::{CallError, Exchange, Reply, Worker};
 
 use super::admit::{cost_bounds, exhausted_error, hold_expiry, token_price};
 use super::classify::Call;
@@ -46,8 +48,8 @@ const PARTS_IN_FLIGHT: usize = 4;
 enum PartError {
     /// The upstream takes fewer inputs at once; nothing was charged.
     TooLarge {
-        /// The number it named, if it named one.
-        hint: Option<u64>,
+        /// What it refused.
+        refused: TooLarge,
         /// What the client reads if the part is a single input.
         error: ApiError,
     },
@@ -109,11 +111,9 @@ pub async fn run(
                     round.land(worker, call, index, entry);
                 }
             }
-            Err(PartError::TooLarge { hint, error }) => {
-                if end.range.len() <= 1 {
+            Err(PartError::TooLarge { refused, error }) => {
+                if !cutter.split(end.range, refused) {
                     failed.get_or_insert(error);
-                } else {
-                    cutter.split(end.range, hint);
                 }
             }
             Err(PartError::Failed(error)) => {
@@ -133,7 +133,7 @@ struct Cutter {
     sizes: Vec<ItemSize>,
     next: usize,
     again: VecDeque<Range<usize>>,
-    learned_items: Option<usize>,
+    learned: Learned,
 }
 
 impl Cutter {
@@ -143,7 +143,7 @@ impl Cutter {
             bytes: parts.call.inputs[*index].raw().len() as u64 + 1,
         };
         let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned_items: None }
+        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
     }
 
     fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
@@ -153,28 +153,22 @@ impl Cutter {
         if self.next >= self.sizes.len() {
             return None;
         }
-        let learned = Limits { max_items: self.learned_items, ..Limits::default() };
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(learned));
+        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
         let range = self.next..self.next + length;
         self.next = range.end;
         Some(range)
     }
 
-    /// Halves a part that was too large, or cuts it to the size that the upstream named.
-    fn split(&mut self, range: Range<usize>, hint: Option<u64>) {
-        let named = hint.and_then(|hint| usize::try_from(hint).ok()).filter(|items| (1..range.len()).contains(items));
-        let size = named.unwrap_or_else(|| range.len().div_ceil(2));
-        self.learned_items = Some(self.learned_items.map_or(size, |known| known.min(size)));
-        let mut start = range.start;
-        let mut pieces = Vec::new();
-        while start < range.end {
-            let end = (start + size).min(range.end);
-            pieces.push(start..end);
-            start = end;
+    /// Cuts a part that was too large into smaller ones; false if it is a single input, which cannot be cut.
+    fn split(&mut self, range: Range<usize>, refused: TooLarge) -> bool {
+        if !self.learned.refused(refused.sent, refused.kind, refused.hint) {
+            return false;
         }
+        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
         for piece in pieces.into_iter().rev() {
-            self.again.push_front(piece);
+            self.again.push_front(range.start + piece.start..range.start + piece.end);
         }
+        true
     }
 }
 
@@ -200,8 +194,7 @@ impl Parts<'_> {
         for route in self.routes.iter() {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
             let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes };
-            let adapted = batch.then(|| route.upstream.board.batch_items());
-            least = least.tighter(own).tighter(Limits { max_items: adapted, ..Limits::default() });
+            least = least.tighter(own).tighter(route.upstream.board.call_limits(batch));
         }
         let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
         least.tighter(Limits { max_items: configured, ..Limits::default() })
@@ -323,9 +316,16 @@ impl Parts<'_> {
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, exchange.status(), latency, None);
-            permit.report(report(&exchange, range.len(), latency));
-            let failure = match self.judge(exchange, route, &range) {
+            self.worker.gateway.telemetry.metrics.upstream_call(
+                &route.upstream.plan.id,
+                exchange.status(),
+                latency,
+                None,
+            );
+            let report = self.report(&exchange, &range, latency);
+            let too_large = report.too_large;
+            permit.report(report);
+            let failure = match self.judge(exchange, route, &range, too_large) {
                 Ok(landed) => break Ok(landed),
                 Err(failure) => failure,
             };
@@ -341,7 +341,8 @@ impl Parts<'_> {
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
-        let inputs: Vec<Input> = self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
+        let inputs: Vec<Input> =
+            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
         let expect = Expect { count: range.len(), width: None, dtype: self.call.options.dtype };
         self.worker.embed(self.call, route, &inputs, &expect).await
     }
@@ -363,12 +364,49 @@ impl Parts<'_> {
         Some(at.since(now))
     }
 
-    fn judge(&self, exchange: Exchange, route: &Route, range: &Range<usize>) -> Result<Landed, Failure> {
-        match exchange {
-            Exchange::Answered(answer) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Exchange::Refused(error) => Err(Failure::provider(error, &self.indices[range.clone()])),
-            Exchange::Failed(error) => Err(Failure::wire(&error)),
+    fn judge(
+        &self,
+        exchange: Exchange,
+        route: &Route,
+        range: &Range<usize>,
+        too_large: Option<TooLarge>,
+    ) -> Result<Landed, Failure> {
+        match exchange.reply {
+            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
+            Ok(Reply::Error(error)) => Err(Failure::provider(error, &self.indices[range.clone()], too_large)),
+            Err(error) => Err(Failure::wire(&error)),
         }
+    }
+
+    /// What the upstream's actor learns from a call.
+    fn report(&self, exchange: &Exchange, range: &Range<usize>, latency: Duration) -> Report {
+        let (kind, answered, refused) = match &exchange.reply {
+            Ok(Reply::Answer(answer)) => (OutcomeKind::Success { latency }, Some(answer), None),
+            Ok(Reply::Error(error)) => {
+                (kind_of(error), None, Some(error).filter(|error| error.fault == Fault::TooLarge))
+            }
+            Err(CallError::Wire(WireError::Timeout)) => (OutcomeKind::Timeout, None, None),
+            Err(CallError::Wire(WireError::Connect(_))) => (OutcomeKind::Connect, None, None),
+            Err(_) => (OutcomeKind::Transport, None, None),
+        };
+        let billed = answered.and_then(|answer| answer.usage.billed());
+        let chunk = billed.map(|tokens| Chunk { tokens, items: range.len() });
+        let outcome = Outcome { kind, actual_tokens: billed, headers: exchange.rate.clone() };
+        Report { outcome, chunk, too_large: refused.map(|error| self.too_large(error, range)) }
+    }
+
+    fn too_large(&self, error: &ProviderError, range: &Range<usize>) -> TooLarge {
+        let indices = &self.indices[range.clone()];
+        let bytes = indices.iter().map(|index| self.call.inputs[*index].raw().len() as u64 + 1).sum();
+        let hint = parse_limit_hint(&error.message);
+        let kind = if error.message.to_ascii_lowercase().contains("token") {
+            TooMuch::Tokens
+        } else if error.status == 413 && hint.is_none() {
+            TooMuch::Bytes
+        } else {
+            TooMuch::Items
+        };
+        TooLarge { sent: Refused { items: range.len(), tokens: self.tokens(range), bytes }, kind, hint }
     }
 
     /// Checks and prices what an upstream answered.
@@ -382,7 +420,8 @@ impl Parts<'_> {
         let stated = answer.usage.billed();
         let tokens = stated.unwrap_or(likely);
         if stated.is_some() {
-            let uncorrected = indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
+            let uncorrected =
+                indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
             self.call.model.observe_tokens(uncorrected.sum(), tokens);
         }
         let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
@@ -406,12 +445,14 @@ impl Parts<'_> {
         let model = &self.call.model;
         let asked = self.call.asked_width;
         // An upstream that was asked for a narrower width says nothing about the native one by obeying.
-        let native = if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
+        let native =
+            if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
         let wanted = self.call.width.or(native).unwrap_or(seen);
         if seen == wanted {
             return Ok(vectors);
         }
-        let may_cut = wanted < seen && native == Some(seen)
+        let may_cut = wanted < seen
+            && native == Some(seen)
             && (model.plan.matryoshka.allows(wanted) || model.plan.enforce_dimensions == Some(wanted));
         if !may_cut {
             return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
@@ -429,13 +470,13 @@ struct Failure {
     /// Whether another try, here or elsewhere, may help.
     elsewhere: bool,
     retry_after: Option<Duration>,
-    too_large: Option<Option<u64>>,
+    too_large: Option<TooLarge>,
 }
 
 impl From<Failure> for PartError {
     fn from(failure: Failure) -> PartError {
         match failure.too_large {
-            Some(hint) => PartError::TooLarge { hint, error: failure.error },
+            Some(refused) => PartError::TooLarge { refused, error: failure.error },
             None => PartError::Failed(failure.error),
         }
     }
@@ -458,7 +499,7 @@ impl Failure {
         Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
     }
 
-    fn provider(error: ProviderError, indices: &[usize]) -> Failure {
+    fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
         let retry_after = error.wait_hint;
         let word = ProviderWord { status: error.status, code: error.code, kind: error.kind };
         let said = |code: Code| {
@@ -468,19 +509,23 @@ impl Failure {
             {
                 message = format!("input[{only}]: {message}");
             }
-            ApiError { code, message: message.into(), param: error.param.clone().map(Into::into), retry_after, provider: None }
+            ApiError {
+                code,
+                message: message.into(),
+                param: error.param.clone().map(Into::into),
+                retry_after,
+                provider: None,
+            }
         };
         let (error, elsewhere, too_large) = match error.fault {
             Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, Some(error.limit_hint)),
+            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
             Fault::Auth => {
                 let message = "the upstream refused the gateway's own key; the operator has been told";
                 (ApiError::new(Code::UpstreamAuth, message), true, None)
             }
             Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => {
-                (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None)
-            }
+            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
             Fault::Server => {
                 let message = format!("the upstream failed with status {}: {}", error.status, error.message);
                 (ApiError::new(Code::UpstreamError, message), true, None)
@@ -490,15 +535,14 @@ impl Failure {
     }
 }
 
-/// What the upstream's actor learns from a call.
-fn report(exchange: &Exchange, items: usize, latency: Duration) -> Report {
-    let (outcome, tokens) = match exchange {
-        Exchange::Answered(answer) => (Outcome::Success, answer.usage.billed()),
-        Exchange::Refused(error) => (Outcome::from_fault(error.fault, error.status), None),
-        Exchange::Failed(error) if error.is_timeout() => (Outcome::Timeout, None),
-        Exchange::Failed(_) => (Outcome::Connection, None),
-    };
-    Report { outcome, latency, actual_tokens: tokens, items, ..Report::abandoned() }
+fn kind_of(error: &ProviderError) -> OutcomeKind {
+    match error.fault {
+        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
+        Fault::Auth => OutcomeKind::KeyRejected,
+        Fault::Quota => OutcomeKind::OutOfQuota,
+        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
+        Fault::Server => OutcomeKind::ServerError,
+    }
 }
 
 /// Splits `total` over `weights` in whole numbers that add up to it, by largest remainder.

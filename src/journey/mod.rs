@@ -79,5 +79,8 @@ async fn complete(
         return Ok(());
     }
     // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(Code::UpstreamError, "the upstream failed while this text was being embedded for another request"))
+    Err(ApiError::new(
+        Code::UpstreamError,
+        "the upstream failed while this text was being embedded for another request",
+    ))
 }

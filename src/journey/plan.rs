@@ -136,7 +136,8 @@ fn digest(call: &Call, input: usize, kind: ItemKind, exact: [u8; 32]) -> [u8; 32
 fn key_base(call: &Call) -> KeyBase {
     let scope = call.context.running.plan.cache.scope;
     let parameters = parameters(&call.options);
-    let parameters: Vec<(&str, &str)> = parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let parameters: Vec<(&str, &str)> =
+        parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     KeyBase::new(&KeyParts {
         tenant: (scope == CacheScope::Tenant).then(|| call.context.tenant.plan.id.as_str()),
         space: call.model.plan.space.as_str(),

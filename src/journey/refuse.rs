@@ -61,7 +61,8 @@ fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
         width: call.asked_width,
         encoding: call.form.preferred(),
         options: &call.options,
-        original: Some(&call.original).filter(|_| client::shares_body(call.context.dialect, route.upstream.plan.provider)),
+        original: Some(&call.original)
+            .filter(|_| client::shares_body(call.context.dialect, route.upstream.plan.provider)),
     };
     encode_embed(route.upstream.plan.provider, &request).map(|_| ())
 }
@@ -77,8 +78,11 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
     let batch = call.class == TrafficClass::BatchIngestion;
     let (code, message) = match refusal.why {
         Why::CircuitOpen => (Code::UpstreamCircuitOpen, "every upstream of this model is failing; its breaker is open"),
-        Why::RateLimited | Why::Concurrency if batch => {
+        Why::QueueTimeout | Why::Late if batch => {
             (Code::QueueTimeout, "the batch queue was too slow (quota.batch_max_dwell_s)")
+        }
+        Why::QueueTimeout | Why::Late => {
+            (Code::UpstreamRateLimited, "no upstream of this model had room in time (quota.interactive_max_wait_ms)")
         }
         Why::RateLimited => (Code::UpstreamRateLimited, "the quota of every upstream of this model is used up"),
         Why::Concurrency => (Code::UpstreamRateLimited, "every upstream of this model has as many calls as it may"),
@@ -89,7 +93,7 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         }
         Why::ShuttingDown => (Code::ShuttingDown, "the gateway is shutting down"),
         Why::Restarting => return restarting(),
-        Why::Quarantined | Why::Draining | Why::NoUpstream => {
+        Why::Quarantined | Why::Draining => {
             (Code::NoCompatibleUpstream, "no upstream of this model's vector space is available")
         }
     };

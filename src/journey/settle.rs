@@ -16,8 +16,8 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
-use crate::telemetry::labels;
 use crate::telemetry::CacheResult;
+use crate::telemetry::labels;
 use crate::worker::Worker;
 
 use super::classify::Call;
@@ -235,12 +235,14 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         period_start: charged.period_start,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
-    records.extend(charged.also_released.iter().map(|id| Record::Release(ReleaseRecord {
+    records.extend(charged.also_released.iter().map(|id| {
+        Record::Release(ReleaseRecord {
             time: now,
             hold: *id,
             tenant: context.tenant.plan.id.clone(),
             reason: ReleaseReason::Unused,
-        })));
+        })
+    }));
     records
 }
 
@@ -273,7 +275,12 @@ fn count(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result:
     let model = &call.model.plan.name;
     let latency = clock::mono().since(call.context.started);
     let overhead = latency.saturating_sub(tally.upstream_time()).saturating_sub(tally.dwell);
-    metrics.cache(tenant, tally.cache.unwrap_or(CacheResult::Bypass), tally.cached_items as u64, call.items.len() as u64);
+    metrics.cache(
+        tenant,
+        tally.cache.unwrap_or(CacheResult::Bypass),
+        tally.cached_items as u64,
+        call.items.len() as u64,
+    );
     let label = result.as_ref().map_or_else(labels::Outcome::of, |_| labels::Outcome::Success);
     metrics.request_finished(call.class, model, label, latency, overhead, None);
     if tally.tokens() > 0 {

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use crate::actors::keeper::ActorKind;
 use crate::config::plan::Plan;
 use crate::ids::{TenantId, UpstreamId};
-use crate::pure::admission::Effect;
+use crate::pure::admission::{Effect, ParkReason};
+use crate::pure::breaker::{OpenReason, Phase, Transition};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
 use crate::pure::money::Money;
@@ -17,7 +18,7 @@ use crate::pure::time::Mono;
 use crate::store::writer::Recovery;
 
 use super::events::Events;
-use super::labels::{ActorName, LabelPlan, Quantile, StoreName};
+use super::labels::{ActorName, LabelPlan, MachineName, Quantile, StoreName};
 use super::logs::{self, TelemetryGuard};
 use super::metrics::Metrics;
 use super::timeline::Timeline;
@@ -98,7 +99,31 @@ impl Telemetry {
 
     /// What an upstream's core wants told.
     pub fn upstream_effect(&self, upstream: &UpstreamId, effect: &Effect) {
-        tracing::info!(%upstream, ?effect, "upstream event");
+        match effect {
+            Effect::Breaker(Transition { to: Phase::Open, reason, .. }) => {
+                let reason = match reason {
+                    Some(OpenReason::Probe) => "a probe failed",
+                    Some(OpenReason::Forced) => "by order",
+                    Some(OpenReason::Ratio) | None => "too large a share of calls failed",
+                };
+                self.events.breaker_opened(upstream, reason);
+            }
+            Effect::Breaker(Transition { to: Phase::HalfOpen, .. }) => self.events.breaker_half_opened(upstream),
+            Effect::Breaker(Transition { to: Phase::Closed, .. }) => self.events.breaker_closed(upstream),
+            Effect::Parked(ParkReason::KeyRejected) => self.events.key_parked(upstream, 401),
+            Effect::Parked(ParkReason::OutOfQuota) => self.events.key_parked(upstream, 429),
+            Effect::CoolDown(pause) => {
+                tracing::warn!(%upstream, pause_ms = pause.as_millis() as u64, "upstream asked for a pause");
+            }
+            Effect::Dwell { waited, .. } => self.metrics.queue_dwell(upstream, *waited),
+            Effect::Lost(attempt) => {
+                tracing::warn!(%upstream, attempt = attempt.0, "a granted call was never reported")
+            }
+            Effect::Impossible(rule) => {
+                tracing::error!(%upstream, rule, "impossible");
+                self.events.impossible_transition(MachineName::Admission);
+            }
+        }
     }
 
     /// Publishes percentiles of the interactive window.

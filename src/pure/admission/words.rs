@@ -72,6 +72,15 @@ pub enum Why {
     Late,
     /// The gateway is shutting down.
     ShuttingDown,
+    /// The actor is restarting. Never decided here: the shell's answer while it cannot ask.
+    Restarting,
+}
+
+impl Why {
+    /// Whether waiting can help: capacity comes back by itself.
+    pub const fn may_pass(self) -> bool {
+        matches!(self, Why::RateLimited | Why::Concurrency | Why::QueueFull)
+    }
 }
 
 /// A refusal with its reason and, where one is known, a time.
