@@ -9,6 +9,7 @@ mod jina;
 mod ollama;
 mod openai;
 mod render;
+mod rerank;
 mod tei;
 mod voyage;
 
@@ -21,6 +22,9 @@ use crate::error::{ApiError, Code};
 
 pub use error::{render_error, status};
 pub use render::{EmbedChunks, RenderEmbed, render_embed};
+pub use rerank::{
+    ParsedRerank, RERANK_ITEM_FIELDS, RenderRerank, parse_rerank, render_rerank, rerank_dialect, rerank_scan_limits,
+};
 
 use fields::Fields;
 
