@@ -9,6 +9,9 @@ pub mod json;
 pub mod rerank;
 pub mod upstream;
 
+#[cfg(test)]
+mod matrix_tests;
+
 use std::ops::Range;
 
 use bytes::Bytes;

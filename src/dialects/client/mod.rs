@@ -10,6 +10,7 @@ mod ollama;
 mod openai;
 mod render;
 mod rerank;
+mod similarity;
 mod tei;
 mod voyage;
 
@@ -25,6 +26,8 @@ pub use render::{EmbedChunks, RenderEmbed, render_embed};
 pub use rerank::{
     ParsedRerank, RERANK_ITEM_FIELDS, RenderRerank, parse_rerank, render_rerank, rerank_dialect, rerank_scan_limits,
 };
+
+pub use similarity::{render_similarity, similarity_as_embed};
 
 use fields::Fields;
 
