@@ -11,6 +11,9 @@ pub mod simulated;
 pub mod upstream;
 pub mod wire;
 
+#[cfg(test)]
+mod matrix_tests;
+
 use std::ops::Range;
 
 use bytes::Bytes;

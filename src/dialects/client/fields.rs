@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::ParsedEmbed;
 use crate::dialects::client::AnswerForm;
 use crate::dialects::json::{boolean, is_null, text, whole_number};
+use crate::dialects::rerank::Document;
 use crate::dialects::{Dtype, EmbedOptions, Encoding, Input, InputType, OriginalBody, Truncate};
 use crate::edge::scan::{ItemKind, Scan, Shape};
 use crate::error::{ApiError, Code};
@@ -121,14 +122,20 @@ impl<'a> Fields<'a> {
         let items = self.scan.items(field).ok_or_else(missing)?;
         let single = matches!(items.shape, Shape::Text | Shape::Tokens);
         let input = |(at, item): (usize, &crate::edge::scan::Item)| {
-            let raw = self.body.get(item.range.clone()).map(|raw| self.body.slice_ref(raw)).unwrap_or_default();
+            let raw = self.body.slice_ref(self.slice_of(&item.range));
             match item.kind {
                 ItemKind::Text => Ok(Input::Text(raw)),
                 ItemKind::Tokens => Ok(Input::Tokens(raw)),
-                ItemKind::Object => text_of_object(&raw).map(Input::Text).ok_or_else(|| {
-                    let message = format!("{field}[{at}] is an object without a `text`: only texts are embedded here");
-                    refuse(Code::InvalidInput, field, message)
-                }),
+                ItemKind::Object => match text_of_object(&raw) {
+                    Some(text) if &text[..] == b"\"\"" => {
+                        Err(refuse(Code::InvalidInput, field, format!("{field}[{at}] is an empty string")))
+                    }
+                    Some(text) => Ok(Input::Text(text)),
+                    None => {
+                        let message = format!("{field}[{at}] is an object without a `text`: only texts are embedded");
+                        Err(refuse(Code::InvalidInput, field, message))
+                    }
+                },
             }
         };
         let inputs: Result<Vec<Input>, ApiError> = items.items.iter().enumerate().map(input).collect();
@@ -145,6 +152,25 @@ impl<'a> Fields<'a> {
                 Err(refuse(Code::UnsupportedInputType, field, message))
             }
         }
+    }
+
+    /// The documents of `field`: a list of texts, and of objects where the field is one that may hold them. An object
+    /// that holds nothing but a text is that text.
+    pub(super) fn documents(&self, field: &str) -> Result<Vec<Document>, ApiError> {
+        let missing = || refuse(Code::InvalidInput, field, format!("`{field}` is missing"));
+        let items = self.scan.items(field).ok_or_else(missing)?;
+        let objects = field != "texts";
+        if !matches!(items.shape, Shape::Texts | Shape::Objects) || (items.shape == Shape::Objects && !objects) {
+            return Err(wrong_type(field, if objects { "a list of strings or objects" } else { "a list of strings" }));
+        }
+        let document = |item: &crate::edge::scan::Item| {
+            let raw = self.body.slice_ref(self.slice_of(&item.range));
+            match item.kind {
+                ItemKind::Object => text_of_object(&raw).map_or(Document::Object(raw), Document::Text),
+                ItemKind::Text | ItemKind::Tokens => Document::Text(raw),
+            }
+        };
+        Ok(items.items.iter().map(document).collect())
     }
 
     /// The encoding by OpenAI's words.
@@ -241,5 +267,5 @@ pub(super) fn text_of_object(object: &Bytes) -> Option<Bytes> {
     }
     let only: OnlyText<'_> = serde_json::from_slice(object).ok()?;
     let raw = only.text.get().as_bytes();
-    (raw.first() == Some(&b'"') && raw != b"\"\"").then(|| object.slice_ref(raw))
+    (raw.first() == Some(&b'"')).then(|| object.slice_ref(raw))
 }

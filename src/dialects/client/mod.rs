@@ -9,6 +9,8 @@ mod jina;
 mod ollama;
 mod openai;
 mod render;
+mod rerank;
+mod similarity;
 mod tei;
 mod voyage;
 
@@ -21,6 +23,11 @@ use crate::error::{ApiError, Code};
 
 pub use error::{render_error, status};
 pub use render::{EmbedChunks, RenderEmbed, render_embed};
+pub use rerank::{
+    ParsedRerank, RERANK_ITEM_FIELDS, RenderRerank, parse_rerank, render_rerank, rerank_dialect, rerank_scan_limits,
+};
+
+pub use similarity::{render_similarity, similarity_as_embed};
 
 use fields::Fields;
 

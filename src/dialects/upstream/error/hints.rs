@@ -11,14 +11,16 @@ const MAX_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Whether lower-case `text` refuses the size of a whole call, not the length of one input.
 pub(super) fn batch_too_large(text: &str) -> bool {
     // One input's length is the request's own fault: smaller calls would meet it again.
-    const ONE_INPUT: [&str; 9] = [
+    const ONE_INPUT: [&str; 11] = [
         "context length",
         "context window",
         "input length",
         "sequence length",
         "per input",
         "each input",
-        "inputs must have less than",
+        "must have less than",
+        "text at index",
+        "example at index",
         "input is too long",
         "exceeds context",
     ];
@@ -187,6 +189,7 @@ mod tests {
     fn one_long_input_is_not_a_large_batch() {
         check("This model's maximum context length is 8192 tokens, however you requested 9001 tokens", false, None);
         check("`inputs` must have less than 512 tokens. Given: 600", false, None);
+        check("The example at index 0 in your batch has too many tokens. Please lower the number", false, None);
         check("input length exceeds context", false, None);
         check("the input length exceeds the context length", false, None);
         check("Invalid value for encoding_format", false, None);
