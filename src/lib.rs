@@ -5,6 +5,7 @@ pub mod cache;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dashboard;
 pub mod dialects;
 pub mod edge;
 pub mod error;
