@@ -194,7 +194,7 @@ pub struct ApiError {
     /// When a retry may succeed; rounded up to whole seconds where it is shown.
     pub retry_after: Option<Duration>,
     /// Set when the error is the provider's own word about the request.
-    pub provider: Option<ProviderWord>,
+    pub provider: Option<Box<ProviderWord>>,
 }
 
 impl ApiError {

@@ -21,6 +21,7 @@ pub mod journey;
 
 pub mod actors;
 pub mod cache;
+pub mod dashboard;
 pub mod dialects;
 pub mod store;
 

@@ -1,1 +1,4 @@
-fn main() {}
+//! Every integration test in one binary: real processes, real sockets, scripted providers.
+
+mod journey;
+mod support;

@@ -80,9 +80,9 @@ impl MemoryCache {
     }
 
     /// Keeps vectors. Each is copied into memory of its own.
-    pub fn put_many<'a>(&self, tag: &EntryTag, vectors: impl IntoIterator<Item = (CacheKey, &'a Cached)>, now: Mono) {
+    pub fn put_many<'a>(&self, tag: &EntryTag, entries: impl IntoIterator<Item = (CacheKey, &'a Cached)>, now: Mono) {
         let expires = now.plus(Duration::from_nanos(self.ttl.load(Ordering::Relaxed)));
-        for (key, cached) in vectors {
+        for (key, cached) in entries {
             self.entries.insert(key, Entry { cached: cached.detached(), expires, tag: tag.clone() });
         }
     }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn entries_share_no_memory_with_the_answer() {
         let answer = Bytes::from(b"[1,2],[3,4]".to_vec());
-        let slice = Vector::from_text(answer.slice(0..5), Some(2)).expect("valid");
+        let slice = Cached { vector: Vector::from_text(answer.slice(0..5), Some(2)).expect("valid"), tokens: 1 };
         let cache = MemoryCache::new(1 << 20, HOUR);
         cache.put_many(&tag("t", "m"), [(key("a"), &slice)], at(0));
         drop(slice);

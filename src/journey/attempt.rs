@@ -501,7 +501,7 @@ impl Failure {
 
     fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
         let retry_after = error.wait_hint;
-        let word = ProviderWord { status: error.status, code: error.code, kind: error.kind };
+        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
         let said = |code: Code| {
             let mut message = error.message.clone();
             if let [only] = indices

@@ -219,6 +219,11 @@ impl Metrics {
         self.tables.load().tenants.ratios(tenant)
     }
 
+    /// Cache hit ratio and cost per search query over all tenants.
+    pub fn overall_ratios(&self) -> (f64, f64) {
+        self.tables.load().tenants.overall_ratios()
+    }
+
     /// A call to an upstream ended after `took`.
     pub fn upstream_call(&self, upstream: &UpstreamId, status: CallStatus, took: Duration, trace: Option<TraceId>) {
         self.with_upstream(upstream, |cells| cells.call(&self.upstreams, status, took, trace));

@@ -238,18 +238,32 @@ impl TenantTable {
         let totals = &self.cells.get(tenant)?.totals;
         Some((hit_ratio(totals), cost_per_query(totals)))
     }
+
+    /// The same over all tenants.
+    pub(super) fn overall_ratios(&self) -> (f64, f64) {
+        let all = || self.cells.values().chain(self.other.get()).map(|cells| &cells.totals);
+        let hits = all().map(|totals| totals.items_hit.get()).sum();
+        let missed = all().map(|totals| totals.items_missed.get()).sum();
+        let cost = all().map(|totals| totals.search_cost.get()).sum();
+        let queries = all().map(|totals| totals.search_queries.load(Ordering::Relaxed)).sum();
+        (share(hits, missed), average(cost, queries))
+    }
 }
 
 fn hit_ratio(totals: &Totals) -> f64 {
-    let (hits, missed) = (totals.items_hit.get(), totals.items_missed.get());
-    if hits + missed == 0 { 0.0 } else { hits as f64 / (hits + missed) as f64 }
+    share(totals.items_hit.get(), totals.items_missed.get())
 }
 
 fn cost_per_query(totals: &Totals) -> f64 {
-    match totals.search_queries.load(Ordering::Relaxed) {
-        0 => 0.0,
-        queries => totals.search_cost.get() / queries as f64,
-    }
+    average(totals.search_cost.get(), totals.search_queries.load(Ordering::Relaxed))
+}
+
+fn share(part: u64, rest: u64) -> f64 {
+    if part + rest == 0 { 0.0 } else { part as f64 / (part + rest) as f64 }
+}
+
+fn average(sum: f64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
 impl Cells {

@@ -1,0 +1,3 @@
+//! One file per promise.
+
+mod first_request;
