@@ -1,5 +1,6 @@
 //! The command line of the load tools. Owns arguments and exit codes; the work is done in the library.
 
+mod compare_command;
 mod provider_command;
 
 use std::process::ExitCode;
@@ -25,11 +26,18 @@ enum Command {
     /// While it runs: GET /__control/calls, GET /__control/stats, GET or POST /__control/script (JSON),
     /// POST /__control/reset. GET /__control/script prints every key a script may have.
     Provider(provider_command::Arguments),
+    /// Measure what the hop through a gateway costs: servers side by side under the same load.
+    ///
+    /// Without URLs it starts all of them: a provider, the release gateway found beside this program, and nginx as a
+    /// plain proxy if it is installed. Rounds are interleaved; the table holds their medians. Exit code 1 if a request
+    /// had no good answer.
+    Compare(compare_command::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Provider(arguments) => provider_command::run(arguments),
+        Command::Compare(arguments) => compare_command::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
