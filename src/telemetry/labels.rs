@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn a_providers_word_about_the_request_is_the_clients() {
         let mut error = ApiError::new(Code::UpstreamError, "too long");
-        error.provider = Some(crate::error::ProviderWord { status: 422, code: None, kind: None });
+        error.provider = Some(Box::new(crate::error::ProviderWord { status: 422, code: None, kind: None }));
         assert_eq!(Outcome::of(&error), Outcome::ClientError);
         assert!(!Outcome::of(&error).counts_against_slo());
     }

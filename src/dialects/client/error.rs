@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn the_field_and_the_providers_own_code_are_kept() {
         let mut error = ApiError::new(Code::UpstreamError, "too long").param("input");
-        error.provider = Some(ProviderWord { status: 400, code: Some("context_length".into()), kind: None });
+        error.provider = Some(Box::new(ProviderWord { status: 400, code: Some("context_length".into()), kind: None }));
         let (_, body) = render_error(ClientDialect::OpenAi, &error, None);
         let expected =
             r#"{"error":{"message":"too long","type":"server_error","param":"input","code":"context_length"}}"#;
