@@ -367,6 +367,21 @@ fn the_control_routes_steer_a_running_provider() {
     assert_eq!(get("/__control/script")["rules"][0]["then"]["status"], 503);
 }
 
+#[tokio::test]
+async fn a_test_on_one_thread_can_wait_too() {
+    let cut = loadtest::provider::Chat { cut_after_events: Some(2), ..Default::default() };
+    let provider = Provider::start(Script::new().next(1, Effect::chat(cut)));
+    let mut stream = tokio::net::TcpStream::connect(provider.addr()).await.expect("connects");
+    let request = post("/v1/chat/completions", r#"{"model":"m","stream":true,"messages":[]}"#);
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.expect("sent");
+    provider.until_calls(1).await;
+    provider.until_finished(1).await;
+    let mut seen = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut seen).await.expect("read");
+    assert_eq!(seen.matches("data: ").count(), 2, "{seen}");
+    assert!(!last(&provider).fully_written, "a stream without its end is not whole");
+}
+
 #[test]
 fn a_stopped_provider_is_gone() {
     let provider = Provider::start(Script::new());

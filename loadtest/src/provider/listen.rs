@@ -78,6 +78,7 @@ pub(super) async fn listen(
         }
         if shared.live().refusing().0 {
             // A server that died takes its connections with it.
+            drop(listener);
             period.cancel();
             period = ending.child_token();
         } else {

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
+use tokio::sync::Notify;
 
 use super::script::Record;
 use crate::clock;
@@ -125,6 +126,7 @@ struct Inner {
 pub(super) struct CallLog {
     inner: Mutex<Inner>,
     changed: Condvar,
+    changed_async: Notify,
     file: Option<mpsc::Sender<Call>>,
 }
 
@@ -135,7 +137,7 @@ impl CallLog {
     /// Those of creating the file or its writer's thread.
     pub fn new(file: Option<&Path>) -> io::Result<Self> {
         let file = file.map(open).transpose()?;
-        Ok(Self { inner: Mutex::default(), changed: Condvar::new(), file })
+        Ok(Self { inner: Mutex::default(), changed: Condvar::new(), changed_async: Notify::new(), file })
     }
 
     /// Enters a call and gives it its number.
@@ -158,7 +160,7 @@ impl CallLog {
             inner.calls.push_back(call);
         }
         drop(inner);
-        self.changed.notify_all();
+        self.tell();
         seq
     }
 
@@ -190,10 +192,32 @@ impl CallLog {
             call.clone()
         });
         drop(inner);
-        self.changed.notify_all();
+        self.tell();
         if let (Some(file), Some(call)) = (&self.file, call) {
             // The writer ends only with the process or on a full disk; the calls themselves go on.
             let _ = file.send(call);
+        }
+    }
+
+    fn tell(&self) {
+        self.changed.notify_all();
+        self.changed_async.notify_waiters();
+    }
+
+    /// Waits until the sums satisfy `enough`, on any runtime.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn until(&self, enough: impl Fn(&Stats) -> bool) {
+        loop {
+            let changed = self.changed_async.notified();
+            tokio::pin!(changed);
+            // Listening begins before looking, so that no change falls between the two.
+            changed.as_mut().enable();
+            if enough(&self.inner.lock().stats) {
+                return;
+            }
+            changed.await;
         }
     }
 

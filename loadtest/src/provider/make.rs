@@ -12,6 +12,7 @@ use super::live::{Live, Places};
 use super::quota::Axis;
 use super::quota_headers;
 use super::rules::Effect;
+use super::script::Chat;
 use super::signature::Item;
 use super::usage::Tokens;
 use super::wire::Answer;
@@ -95,7 +96,8 @@ fn decide<'a>(
     {
         return refuse(&refusal);
     }
-    let tokens = count(&job, live);
+    let chat_shape = effect.chat.as_ref().unwrap_or(&script.chat);
+    let tokens = count(&job, live, chat_shape);
     let own = script.real_limits.then(|| dialect::max_items(route, script.tei.max_client_batch_size)).flatten();
     let limits = Limits { max_items: script.limits.max_items.or(own), ..script.limits.clone() };
     if let Some(excess) = limits.excess(job.items(), 0, tokens.input) {
@@ -122,7 +124,7 @@ fn decide<'a>(
             let texts = memchr::memmem::find(body, b"\"texts\"").is_some();
             rerank(route, texts, job, tokens.total(), shape)
         }
-        Job::Chat(job) => chat(route, job, tokens, &script.chat, shape.usage),
+        Job::Chat(job) => chat(route, job, tokens, chat_shape, shape.usage),
         Job::Look => look(route, script),
     };
     answer.headers.extend(headers);
@@ -173,14 +175,14 @@ fn shorten_items(job: &mut EmbedJob, live: &Live) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn count(job: &Job, live: &Live) -> Tokens {
+fn count(job: &Job, live: &Live, chat: &Chat) -> Tokens {
     let rule = live.script.tokens;
     match job {
         Job::Embed(job) => {
             Tokens::input(job.items.iter().fold(0, |sum: u64, item| sum.saturating_add(rule.item(item))))
         }
         Job::Rerank(job) => Tokens::input(rule.rerank(&job.query, &job.documents)),
-        Job::Chat(job) => Tokens { input: rule.text(&job.prompt), output: live.script.chat.pieces as u64 },
+        Job::Chat(job) => Tokens { input: rule.text(&job.prompt), output: chat.pieces as u64 },
         Job::Look => Tokens::default(),
     }
 }

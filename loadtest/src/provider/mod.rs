@@ -178,6 +178,22 @@ impl Provider {
         self.shared.log.wait(patience, |stats| stats.finished >= calls)
     }
 
+    /// As [`Self::wait_calls`], for tests whose client runs on the same thread; waits for ever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn until_calls(&self, calls: u64) {
+        self.shared.log.until(|stats| stats.calls >= calls).await;
+    }
+
+    /// As [`Self::wait_finished`], for tests whose client runs on the same thread; waits for ever.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn until_finished(&self, calls: u64) {
+        self.shared.log.until(|stats| stats.finished >= calls).await;
+    }
+
     /// Ends the provider and waits until its sockets are closed.
     ///
     /// # Cancel safety

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::delay::{Delay, Pace};
-use super::script::{Framing, Labels};
+use super::script::{Chat, Framing, Labels};
 use super::usage::UsageShape;
 
 /// An exception.
@@ -114,6 +114,8 @@ pub struct Effect {
     pub space: Option<String>,
     /// Other turning aside of vectors.
     pub noise: Option<f32>,
+    /// Other shape of chat answers.
+    pub chat: Option<Chat>,
 }
 
 impl Effect {
@@ -155,6 +157,11 @@ impl Effect {
     /// Labels items differently.
     pub fn labels(labels: Labels) -> Self {
         Self { labels: Some(labels), ..Self::default() }
+    }
+
+    /// Shapes chat answers differently.
+    pub fn chat(chat: Chat) -> Self {
+        Self { chat: Some(chat), ..Self::default() }
     }
 
     /// Leaves the call as the script has it: a place in a sequence.
