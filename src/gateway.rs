@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use arc_swap::ArcSwap;
 
-use crate::actors::ledger::{Board, LedgerActor};
+use crate::actors::ledger::{Board, LedgerActor, limits_of};
 use crate::actors::router::Router;
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
@@ -118,11 +118,12 @@ impl Parts<'_> {
             self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default(),
         );
         let board = Arc::new(Board::default());
-        board.publish(&account);
+        let mut limits = limits_of(plan.tpm, plan.rpm);
+        board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
         let (journal, telemetry) = (Arc::clone(self.journal), Arc::clone(self.telemetry));
         let ledger = Supervisor::start_in_arbiter(&self.control, move |_| {
-            LedgerActor::new(id, account, shown, journal, telemetry)
+            LedgerActor::new(id, account, limits, shown, journal, telemetry)
         });
         TenantRuntime { plan: Arc::clone(plan), board, ledger }
     }
