@@ -170,6 +170,9 @@ impl UpstreamState {
         };
         let block = self.block(need, now);
         if block.is_none() && nobody_ahead {
+            if need.tier == Tier::Batch {
+                self.batch.charge(&ask.tenant, ask.weight, need.tokens);
+            }
             let held = Held { attempt: ask.attempt, class: ask.class, roll: ask.roll };
             return Decision::Grant(self.grant(held, need, Duration::ZERO, now));
         }
