@@ -134,6 +134,15 @@ struct Simulation {
     failing: u64,
 }
 
+impl Drop for Simulation {
+    /// A panic inside the state under test names the seed too.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with VECTORGATE_SEED={}, event {}", self.seed, self.events);
+        }
+    }
+}
+
 impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut rolls = Rolls::new(seed);
@@ -167,7 +176,7 @@ impl Simulation {
 
     #[track_caller]
     fn hold(&self, holds: bool, what: &str) {
-        assert!(holds, "{what}; seed {}, event {}", self.seed, self.events);
+        assert!(holds, "{what}");
     }
 
     fn step(&mut self) {
