@@ -7,7 +7,7 @@ use actix::prelude::*;
 use arc_swap::ArcSwap;
 
 use crate::actors::ledger::{Board, LedgerActor, limits_of};
-use crate::actors::router::Router;
+use crate::actors::router::{LevelBoard, Router};
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
 use crate::cache::Cache;
@@ -32,6 +32,8 @@ pub struct Gateway {
     pub running: ArcSwap<Running>,
     /// Answers every ask for a permit.
     pub router: Addr<Router>,
+    /// Percentiles and error budgets, as the router published them last.
+    pub levels: Arc<LevelBoard>,
     /// Keeps holds and records.
     pub journal: Arc<Journal>,
     /// Keeps records that cost nothing until they are written.
@@ -58,7 +60,8 @@ impl Gateway {
         let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry))
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let control = Arbiter::new().handle();
-        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
+        let levels = Arc::new(LevelBoard::default());
+        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
@@ -71,6 +74,7 @@ impl Gateway {
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
+            levels,
             journal,
             backlog,
             cache,

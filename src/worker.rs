@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
+use tracing::Span;
 
-use crate::actors::router::{Served, ServedBatch};
+use crate::actors::router::ServedBatch;
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
 use crate::dialects::cut::UsageRead;
@@ -21,9 +22,11 @@ use crate::gateway::Gateway;
 use crate::ids::UpstreamId;
 use crate::journey::classify::Call;
 use crate::pure::rate_headers::RateHeaders;
+use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::{RequestTrace, call_ended};
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
 
@@ -41,7 +44,7 @@ pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
     wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
-    served: RefCell<Vec<Served>>,
+    served: RefCell<Vec<Fact>>,
 }
 
 /// What came of one call.
@@ -96,6 +99,19 @@ impl Exchange {
         }
     }
 
+    /// Writes the end onto the call's span.
+    pub fn describe(&self, span: &Span) {
+        let status = match self.status() {
+            CallStatus::Http(status) => Some(status),
+            _ => None,
+        };
+        let (error, tokens) = match &self.reply {
+            Ok(Reply::Answer(answer)) => (None, answer.usage.billed()),
+            Ok(Reply::Error(_)) | Err(_) => (Some(self.status().as_str()), None),
+        };
+        call_ended(span, status, error, tokens);
+    }
+
     fn local(reply: Result<Reply, CallError>) -> Exchange {
         Exchange { reply, rate: RateHeaders::default() }
     }
@@ -117,10 +133,10 @@ impl Worker {
     }
 
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, served: Served) {
+    pub fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
-            buffer.push(served);
+            buffer.push(fact);
             buffer.len() >= SERVED_BATCH
         };
         if full {
@@ -175,17 +191,21 @@ impl Worker {
                 return Exchange::local(Err(CallError::Bad(BadAnswer { reason: unsupported.message })));
             }
         };
-        let extra: Vec<(HeaderName, HeaderValue)> = call
-            .context
-            .trace
-            .iter()
-            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
-            .collect();
-        match self.wire(plan).call(wire_request, &extra).await {
+        match self.wire(plan).call(wire_request, &trace_headers(&call.context.trace)).await {
             Ok(answer) => read(plan.provider, answer, expect),
             Err(error) => Exchange::local(Err(CallError::Wire(error))),
         }
     }
+}
+
+/// The trace as the upstream shall see it: under the span of the call that is being made.
+fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
+    let (parent, state) = trace.outgoing(&Span::current(), rand::random());
+    let named = [("traceparent", Some(parent)), ("tracestate", state)];
+    let header = |(name, value): (&'static str, Option<String>)| {
+        Some((HeaderName::from_static(name), HeaderValue::from_str(&value?).ok()?))
+    };
+    named.into_iter().filter_map(header).collect()
 }
 
 fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {

@@ -131,9 +131,15 @@ struct BoardState {
     remaining: Option<Money>,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
+    account: Option<AccountSnapshot>,
 }
 
 impl Board {
+    /// The whole balance as last published; `None` before the first time.
+    pub fn account(&self) -> Option<AccountSnapshot> {
+        self.0.lock().account
+    }
+
     /// What is left of the tenant's own limits; `None` if it has none.
     pub fn limits(&self) -> Option<Allowances> {
         self.0.lock().limits
@@ -151,7 +157,9 @@ impl Board {
 
     /// Publishes an account's balance, and what is left of its limits if it has any.
     pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at(), limits };
+        let account = account.snapshot();
+        *self.0.lock() =
+            BoardState { remaining: account.remaining, resets_at: account.resets_at, limits, account: Some(account) };
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -21,6 +22,7 @@ use crate::pure::admission::{
     Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
+use crate::pure::call_stats::{CallStats, CallView};
 use crate::pure::class::TrafficClass;
 use crate::pure::select::PeakEwma;
 use crate::pure::tenant_limits::Allowances;
@@ -169,6 +171,18 @@ pub struct Board {
     latency_ns: AtomicU64,
     sizes: Mutex<Sizes>,
     allowances: Mutex<[Option<Allowances>; 2]>,
+    shown: ArcSwapOption<Shown>,
+}
+
+/// What people look at, as it was at a moment of the last second.
+#[derive(Debug)]
+pub struct Shown {
+    /// When.
+    pub at: Mono,
+    /// The actor's state.
+    pub state: UpstreamSnapshot,
+    /// Its calls lately.
+    pub calls: CallView,
 }
 
 /// How large the next calls may be.
@@ -182,6 +196,11 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// What people look at; `None` in the first second.
+    pub fn shown(&self) -> Option<Arc<Shown>> {
+        self.shown.load_full()
     }
 
     /// Calls under way.
@@ -244,6 +263,7 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    calls: CallStats,
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
@@ -269,6 +289,7 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            calls: CallStats::default(),
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
@@ -303,6 +324,9 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let Effect::Dwell { waited, .. } = &effect {
+                self.calls.waited(*waited, now);
+            }
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
                 // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
                 self.state.quarantine(true);
@@ -338,6 +362,9 @@ impl UpstreamActor {
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
         if let OutcomeKind::Success { latency } = report.outcome.kind {
             self.latency.record(latency, now);
+            self.calls.answered(latency, now);
+        } else if report.outcome.kind.error_name().is_some() {
+            self.calls.failed(now);
         }
         if let Some(too_large) = report.too_large {
             self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
@@ -395,11 +422,10 @@ impl Actor for UpstreamActor {
 }
 
 impl Supervised for UpstreamActor {
-    /// Counters, breaker, buckets and queue are kept; the core checks itself, and timers are set anew.
+    /// Counters, breaker, buckets and queue are kept; the core checks itself. `started` runs again and sets the timers.
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
-        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -503,8 +529,14 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
-        if let Some(snapshot) = self.on(context, |this, now| this.state.snapshot(now)) {
-            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        let shown = self.on(context, |this, now| Shown {
+            at: now,
+            state: this.state.snapshot(now),
+            calls: this.calls.view(now),
+        });
+        if let Some(shown) = shown {
+            self.telemetry.upstream_gauges(&self.id, &shown.state);
+            self.board.shown.store(Some(Arc::new(shown)));
         }
     }
 }

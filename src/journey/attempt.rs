@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
 use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
@@ -266,6 +267,7 @@ impl Parts<'_> {
         let tenant = &self.call.context.tenant;
         let waiter = WaiterId::next();
         let now = clock::mono();
+        let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
@@ -325,17 +327,17 @@ impl Parts<'_> {
             let route = &self.routes[route];
             seen.attempts += 1;
             seen.dwell += permit.dwell;
+            let trace = &self.call.context.trace;
+            let span = trace.upstream_call("embeddings", &route.upstream.plan, &route.remote_name, range.len());
             let started = clock::mono();
-            let exchange = self.exchange(route, &range).await;
+            let exchange = self.exchange(route, &range).instrument(span.clone()).await;
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(
-                &route.upstream.plan.id,
-                exchange.status(),
-                latency,
-                None,
-            );
+            exchange.describe(&span);
+            drop(span);
+            let metrics = &self.worker.gateway.telemetry.metrics;
+            metrics.upstream_call(&route.upstream.plan.id, exchange.status(), latency, trace.exemplar());
             let report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
             permit.report(report);

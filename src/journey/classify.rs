@@ -14,6 +14,7 @@ use crate::pure::class::{self, ClassInputs, TrafficClass, classify};
 use crate::pure::time::Mono;
 use crate::pure::token_estimate::Estimate;
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
+use crate::telemetry::traces::RequestTrace;
 
 /// What the edge knows of a request besides its body.
 #[derive(Clone)]
@@ -38,8 +39,8 @@ pub struct Context {
     pub no_cache: bool,
     /// `Cache-Control: no-store`: look up, store nothing.
     pub no_store: bool,
-    /// `traceparent` and `tracestate`, passed on to the upstream.
-    pub trace: Vec<(&'static str, String)>,
+    /// Its place in a distributed trace.
+    pub trace: Arc<RequestTrace>,
 }
 
 /// A request for embeddings that is acceptable.

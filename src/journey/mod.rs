@@ -46,8 +46,15 @@ async fn vectors(
     gone: &CancellationToken,
     tally: &mut Tally,
 ) -> Result<Vec<Entry>, ApiError> {
-    admit::check_budget(call)?;
-    let mut plan = plan::look_up(worker, call);
+    let trace = &call.context.trace;
+    {
+        let _stage = trace.stage("admit");
+        admit::check_budget(call)?;
+    }
+    let mut plan = {
+        let _stage = trace.stage("cache");
+        plan::look_up(worker, call)
+    };
     let ended = complete(worker, call, &mut plan, gone, tally).await;
     tally.cached_items = plan.hits();
     tally.cache = Some(plan.cache_result());
@@ -74,6 +81,7 @@ async fn complete(
         };
         plan.take(round);
         ended?;
+        let _stage = plan.follows().then(|| call.context.trace.stage("follow"));
         plan.await_followed(gone).await?;
     }
     if plan.is_complete() {

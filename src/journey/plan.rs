@@ -266,6 +266,11 @@ impl Plan {
         }
     }
 
+    /// Whether other requests are embedding some of it.
+    pub fn follows(&self) -> bool {
+        self.units.iter().any(|unit| matches!(unit.state, State::Followed(_)))
+    }
+
     /// Waits for what other requests are embedding. What failed there is missing again.
     ///
     /// # Errors
