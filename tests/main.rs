@@ -1,4 +1,6 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 
 mod journey;
+mod money;
+mod sdk;
 mod support;

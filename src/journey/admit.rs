@@ -52,7 +52,7 @@ pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
     // Once the refill is due the ledger decides: it may not have looked at the clock since.
     let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO) && !refill_is_due;
+    let exhausted = tenant.board.exhausted() && !refill_is_due;
     if exhausted && dearest(&call.model.routes).is_some_and(|price| price.0 > Money::ZERO) {
         return Err(exhausted_error(call));
     }

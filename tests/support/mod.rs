@@ -2,7 +2,7 @@
 
 pub mod gateway;
 
-pub use gateway::{Gateway, embedding_config};
+pub use gateway::{Gateway, KEY, embedding_config};
 
 use serde_json::Value;
 
