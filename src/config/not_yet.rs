@@ -25,8 +25,8 @@ const NOT_YET: &[Entry] = &[
     ("models[].kind", |value| is(value, &["rerank", "chat"]), "rerank and chat models are not available yet"),
     (
         "upstreams[].provider",
-        |value| !is(value, &["openai", "tei", "simulated"]),
-        "providers other than openai, tei and simulated are not available yet",
+        |value| !is(value, &["openai", "ollama", "tei", "simulated"]),
+        "providers other than openai, ollama, tei and simulated are not available yet",
     ),
 ];
 
