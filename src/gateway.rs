@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use arc_swap::ArcSwap;
 
-use crate::actors::ledger::{Board, LedgerActor};
+use crate::actors::ledger::{Board, LedgerActor, limits_of};
 use crate::actors::router::Router;
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
@@ -15,9 +15,11 @@ use crate::clock;
 use crate::config::plan::{Model, Plan, Tenant};
 use crate::edge::auth::KeyRing;
 use crate::edge::body::BodyBudget;
+use crate::ids::UpstreamId;
 use crate::lifecycle::Lifecycle;
 use crate::pure::ledger::{Account, Terms};
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
+use crate::sentinel::{self, Sentinel, Watch};
 use crate::store::book::Page;
 use crate::store::journal::Journal;
 use crate::store::segment::StoreError;
@@ -59,8 +61,13 @@ impl Gateway {
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
-        let parts = Parts { control, journal: &journal, telemetry: &telemetry };
+        let (watch, asked) = sentinel::line();
+        let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
         let running = parts.running(plan);
+        let sentinel = Sentinel::new(&running.plan, &running.upstreams, Arc::clone(&telemetry));
+        if !sentinel.is_idle() {
+            actix_web::rt::spawn(sentinel.run(asked, watch));
+        }
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
@@ -79,15 +86,20 @@ struct Parts<'a> {
     control: ArbiterHandle,
     journal: &'a Arc<Journal>,
     telemetry: &'a Arc<Telemetry>,
+    watch: &'a Watch,
 }
 
 impl Parts<'_> {
     fn running(&self, plan: Plan) -> Running {
+        let shared = sentinel::shared_spaces(&plan);
+        let compared = |id: &UpstreamId| shared.values().flatten().any(|member| member.upstream.id == *id);
         let upstreams: Vec<Arc<UpstreamHandle>> = plan
             .upstreams
             .iter()
             .map(|upstream| {
-                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, Arc::clone(self.telemetry))
+                let watch = compared(&upstream.id).then(|| self.watch.clone());
+                let telemetry = Arc::clone(self.telemetry);
+                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, telemetry)
             })
             .collect();
         let models = plan
@@ -118,11 +130,12 @@ impl Parts<'_> {
             self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default(),
         );
         let board = Arc::new(Board::default());
-        board.publish(&account);
+        let mut limits = limits_of(plan.tpm, plan.rpm);
+        board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
         let (journal, telemetry) = (Arc::clone(self.journal), Arc::clone(self.telemetry));
         let ledger = Supervisor::start_in_arbiter(&self.control, move |_| {
-            LedgerActor::new(id, account, shown, journal, telemetry)
+            LedgerActor::new(id, account, limits, shown, journal, telemetry)
         });
         TenantRuntime { plan: Arc::clone(plan), board, ledger }
     }

@@ -16,6 +16,7 @@ use crate::clock;
 use crate::ids::{HoldId, TenantId};
 use crate::pure::ledger::{Account, AccountSnapshot, CreditOutcome, HoldAsk, Place, Settled, Terms};
 use crate::pure::money::Money;
+use crate::pure::tenant_limits::{Allowances, Exceeded, TenantLimits};
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
 use crate::store::record::{PeriodRecord, Record};
@@ -37,6 +38,8 @@ pub struct PlaceHold {
     pub expires_at: Mono,
     /// How long the asker can wait for open holds to settle.
     pub patience: Duration,
+    /// Tokens that the call is expected to take of the tenant's own limit.
+    pub tokens: u64,
 }
 
 /// Why no money was held.
@@ -44,6 +47,8 @@ pub struct PlaceHold {
 pub enum HoldRefusal {
     /// The balance does not cover it.
     Exhausted,
+    /// The tenant's own limit is used up.
+    RateLimited(Exceeded),
     /// The actor is restarting.
     Unavailable,
 }
@@ -56,6 +61,8 @@ pub struct HoldResolved {
     pub id: HoldId,
     /// What is charged; `None`: nothing, all of it is freed.
     pub charge: Option<Money>,
+    /// Tokens billed; `None`: no call was answered.
+    pub tokens: Option<u64>,
 }
 
 /// Ends a hold and tells what was taken; for charges above the hold, and for tenants with budget periods.
@@ -66,6 +73,8 @@ pub struct SettleHold {
     pub id: HoldId,
     /// What is to be charged.
     pub charge: Money,
+    /// Tokens billed; `None`: no call was answered.
+    pub tokens: Option<u64>,
 }
 
 /// Money spent without a hold: an unlimited tenant's call.
@@ -91,10 +100,12 @@ pub struct Credit {
 /// What a reload says of the tenant's money. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct TermsChanged(
+pub struct TermsChanged {
     /// The new terms.
-    pub Terms,
-);
+    pub terms: Terms,
+    /// Tokens and requests a minute; `None`: no limit.
+    pub limits: (Option<u64>, Option<u64>),
+}
 
 /// Looks at the balance.
 #[derive(Debug, Message)]
@@ -119,9 +130,15 @@ pub struct Board(Mutex<BoardState>);
 struct BoardState {
     remaining: Option<Money>,
     resets_at: Option<Wall>,
+    limits: Option<Allowances>,
 }
 
 impl Board {
+    /// What is left of the tenant's own limits; `None` if it has none.
+    pub fn limits(&self) -> Option<Allowances> {
+        self.0.lock().limits
+    }
+
     /// What new holds may take; `None` for an unlimited tenant.
     pub fn remaining(&self) -> Option<Money> {
         self.0.lock().remaining
@@ -132,10 +149,15 @@ impl Board {
         self.0.lock().resets_at
     }
 
-    /// Publishes an account's balance.
-    pub fn publish(&self, account: &Account) {
-        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at() };
+    /// Publishes an account's balance, and what is left of its limits if it has any.
+    pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
+        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at(), limits };
     }
+}
+
+/// The limits of a tenant that has some.
+pub fn limits_of(tpm: Option<u64>, rpm: Option<u64>) -> Option<TenantLimits> {
+    (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm))
 }
 
 struct Waiting {
@@ -148,6 +170,7 @@ struct Waiting {
 pub struct LedgerActor {
     tenant: TenantId,
     account: Account,
+    limits: Option<TenantLimits>,
     waiting: VecDeque<Waiting>,
     board: Arc<Board>,
     journal: Arc<Journal>,
@@ -159,11 +182,12 @@ impl LedgerActor {
     pub fn new(
         tenant: TenantId,
         account: Account,
+        limits: Option<TenantLimits>,
         board: Arc<Board>,
         journal: Arc<Journal>,
         telemetry: Arc<Telemetry>,
     ) -> LedgerActor {
-        LedgerActor { tenant, account, waiting: VecDeque::new(), board, journal, telemetry }
+        LedgerActor { tenant, account, limits, waiting: VecDeque::new(), board, journal, telemetry }
     }
 
     /// Starts a new period when one is due. The record goes to the journal at once: it is written once a day or month.
@@ -197,7 +221,7 @@ impl LedgerActor {
                 continue;
             }
             let verdict = match self.try_place(&front.ask, now) {
-                Place::Held => Ok(()),
+                Place::Held => self.within_limits(&front.ask, now),
                 Place::Wait if now < front.until => {
                     self.waiting.push_front(front);
                     break;
@@ -208,7 +232,24 @@ impl LedgerActor {
             if front.reply.send(verdict).is_err() && verdict.is_ok() {
                 // The asker left between the check and the answer; its hold must not stay.
                 self.account.release(id);
+                self.return_tokens(id, None);
             }
+        }
+    }
+
+    /// Takes the call out of the tenant's own limits; if they are used up, the hold that was placed is given back, so
+    /// that a refusal leaves everything as it was.
+    fn within_limits(&mut self, ask: &PlaceHold, now: Mono) -> Result<(), HoldRefusal> {
+        let Some(limits) = &mut self.limits else { return Ok(()) };
+        limits.take(ask.id, ask.tokens, now).map_err(|exceeded| {
+            self.account.release(ask.id);
+            HoldRefusal::RateLimited(exceeded)
+        })
+    }
+
+    fn return_tokens(&mut self, id: HoldId, billed: Option<u64>) {
+        if let Some(limits) = &mut self.limits {
+            limits.settle(id, billed, clock::mono());
         }
     }
 
@@ -233,7 +274,8 @@ impl LedgerActor {
 
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
-        self.board.publish(&self.account);
+        let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
+        self.board.publish(&self.account, limits);
         self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.account.remaining());
     }
 }
@@ -266,7 +308,7 @@ impl Handler<PlaceHold> for LedgerActor {
             let verdict =
                 if self.waiting.is_empty() || patience.is_zero() { self.try_place(&ask, now) } else { Place::Wait };
             let answer = match verdict {
-                Place::Held => Ok(Ok(())),
+                Place::Held => Ok(self.within_limits(&ask, now)),
                 Place::Wait if !patience.is_zero() => {
                     let (reply, answer) = oneshot::channel();
                     self.waiting.push_back(Waiting { ask, until: now.plus(patience), reply });
@@ -295,6 +337,7 @@ impl Handler<HoldResolved> for LedgerActor {
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
             self.resolve(fact.id, fact.charge);
+            self.return_tokens(fact.id, fact.tokens);
             self.finish(clock::mono());
         });
     }
@@ -307,6 +350,7 @@ impl Handler<SettleHold> for LedgerActor {
         let settled = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
             let settled = self.account.settle(ask.id, ask.charge);
+            self.return_tokens(ask.id, ask.tokens);
             if let Some(settled) = &settled {
                 self.report(settled);
             }
@@ -358,7 +402,12 @@ impl Handler<TermsChanged> for LedgerActor {
 
     fn handle(&mut self, fact: TermsChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.account.set_terms(fact.0);
+            self.account.set_terms(fact.terms);
+            let (tpm, rpm) = fact.limits;
+            match &mut self.limits {
+                Some(limits) => limits.reconfigure(tpm, rpm),
+                None => self.limits = limits_of(tpm, rpm),
+            }
             self.roll();
             self.finish(clock::mono());
         });

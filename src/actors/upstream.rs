@@ -18,10 +18,14 @@ use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
 };
+use crate::pure::breaker::{Phase, Transition};
+use crate::pure::class::TrafficClass;
 use crate::pure::select::PeakEwma;
+use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
+use crate::sentinel::Watch;
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -134,10 +138,18 @@ pub struct Observe;
 #[rtype(result = "()")]
 struct WakeTick;
 
+/// Sets this upstream's gauges; sent to itself.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct GaugeTick;
+
 /// Panics inside the handler: drills that the supervision holds.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drill;
+
+/// How often gauges are set.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 /// An upstream with its actor.
 pub struct UpstreamHandle {
@@ -156,6 +168,7 @@ pub struct Board {
     in_flight: AtomicUsize,
     latency_ns: AtomicU64,
     sizes: Mutex<Sizes>,
+    allowances: Mutex<[Option<Allowances>; 2]>,
 }
 
 /// How large the next calls may be.
@@ -179,6 +192,11 @@ impl Board {
     /// Smoothed peak latency, nanoseconds; 0 before the first answer.
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    /// What a class may still take here; `None` before the first event.
+    pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
+        self.allowances.lock()[usize::from(!class.is_interactive())]
     }
 
     /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
@@ -229,6 +247,8 @@ pub struct UpstreamActor {
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
+    /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
+    watch: Option<Watch>,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -239,6 +259,7 @@ impl UpstreamActor {
         plan: Arc<Upstream>,
         quota: &Quota,
         arbiter: &ArbiterHandle,
+        watch: Option<Watch>,
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
@@ -251,6 +272,7 @@ impl UpstreamActor {
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
+            watch,
             board: Arc::clone(&board),
             telemetry,
         };
@@ -281,6 +303,11 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
+                // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
+                self.state.quarantine(true);
+                watch.recheck(&self.id);
+            }
         }
         self.publish(now);
         self.wake_at(polled.wake, now, context);
@@ -333,6 +360,11 @@ impl UpstreamActor {
         }
     }
 
+    /// Gauges are set once a second: nobody reads them more often.
+    fn watch(&self, context: &mut Context<Self>) {
+        context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+    }
+
     fn publish(&mut self, now: Mono) {
         let batch = Limits {
             max_items: Some(next_batch(self.state.provider_remaining_tokens(now), self.last_chunk, self.batch_size)),
@@ -340,6 +372,10 @@ impl UpstreamActor {
             max_bytes: None,
         };
         *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
+            let (tokens, requests) = self.state.allowances(class, now);
+            Some(Allowances { tokens, requests })
+        });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(), Ordering::Relaxed);
@@ -352,6 +388,10 @@ fn restarting() -> Refusal {
 
 impl Actor for UpstreamActor {
     type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        self.watch(context);
+    }
 }
 
 impl Supervised for UpstreamActor {
@@ -359,6 +399,7 @@ impl Supervised for UpstreamActor {
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
+        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -455,6 +496,16 @@ impl Handler<WakeTick> for UpstreamActor {
     fn handle(&mut self, _: WakeTick, context: &mut Self::Context) {
         self.wake = None;
         self.on(context, |_, _| ());
+    }
+}
+
+impl Handler<GaugeTick> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
+        if let Some(snapshot) = self.on(context, |this, now| this.state.snapshot(now)) {
+            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        }
     }
 }
 

@@ -75,6 +75,11 @@ pub struct CostBounds {
     pub lower: Money,
 }
 
+impl CostBounds {
+    /// Costs nothing.
+    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, lower: Money::ZERO };
+}
+
 /// The highest price of an input token among the routes: the hold must cover whichever is taken.
 pub fn dearest(routes: &[Route]) -> Option<UnitPrice> {
     routes.iter().filter_map(|route| route.prices.input).max_by_key(|price| price.0)
@@ -95,7 +100,7 @@ pub async fn cost_bounds(call: &Call, indices: &[usize], remaining: Money) -> Co
         let one = call.estimate(*index);
         Some(sum.map_or(one, |sum| sum.plus(one)))
     });
-    let Some(rough) = rough else { return CostBounds { upper: Money::ZERO, lower: Money::ZERO } };
+    let Some(rough) = rough else { return CostBounds::NOTHING };
     let bytes: u64 = indices.iter().map(|index| call.items[*index].text_bytes()).sum();
     let near = price.times(rough.likely.saturating_mul(NEAR_LIMIT_REQUESTS)) > remaining;
     if bytes > ALWAYS_EXACT_BYTES && !near {

@@ -33,7 +33,7 @@ use crate::store::record::{HoldRecord, Record};
 use crate::vector::Vector;
 use crate::worker::{CallError, Exchange, Reply, Worker};
 
-use super::admit::{cost_bounds, exhausted_error, hold_expiry, token_price};
+use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
 use super::classify::Call;
 use super::guards::Hold;
 use super::plan::{Entry, Round, client_gone};
@@ -208,9 +208,13 @@ impl Parts<'_> {
     /// anything is called, so that a crash cannot strand it unseen.
     async fn reserve_with_hold(&self, range: Range<usize>, tally: &mut Tally) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let Some(remaining) = tenant.board.remaining() else { return self.reserve(&range, None, &[], false).await };
-        let bounds = cost_bounds(self.call, self.indices, remaining).await;
-        if bounds.upper == Money::ZERO {
+        let remaining = tenant.board.remaining();
+        let bounds = match remaining {
+            Some(remaining) => cost_bounds(self.call, self.indices, remaining).await,
+            None => CostBounds::NOTHING,
+        };
+        let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
+        if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], false).await;
         }
         let journal = &self.worker.gateway.journal;
@@ -221,20 +225,27 @@ impl Parts<'_> {
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
             patience: self.patience(),
+            tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper);
+        let holds_money = bounds.upper > Money::ZERO;
+        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
         let reserved = self.reserve(&range, Some(ask), &[], false).await?;
-        let record = Record::Hold(HoldRecord {
-            time: clock::wall(),
-            hold: id,
-            tenant: tenant.plan.id.clone(),
-            request_id: self.call.context.request_id.clone(),
-            amount: bounds.upper,
-        });
-        journal.append(&record).map_err(|error| {
-            self.worker.gateway.telemetry.store_failed("hold", &error);
-            ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
-        })?;
+        if holds_money {
+            let record = Record::Hold(HoldRecord {
+                time: clock::wall(),
+                hold: id,
+                tenant: tenant.plan.id.clone(),
+                request_id: self.call.context.request_id.clone(),
+                amount: bounds.upper,
+            });
+            journal.append(&record).map_err(|error| {
+                self.worker.gateway.telemetry.store_failed("hold", &error);
+                ApiError::new(
+                    Code::StoreUnavailable,
+                    "the ledger cannot be written, so nothing that costs money is called",
+                )
+            })?;
+        }
         tally.holds.push(hold);
         Ok(reserved)
     }
@@ -285,6 +296,9 @@ impl Parts<'_> {
         match answer {
             Ok(Ok(reserved)) => Ok(reserved),
             Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(self.call)),
+            Ok(Err(Unreserved::Hold(HoldRefusal::RateLimited(exceeded)))) => {
+                Err(refuse::tenant_limit(&exceeded, clock::mono()))
+            }
             Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call, &refusal, clock::mono())),
             Ok(Err(Unreserved::RetryBudget)) => Err(refuse::retry_budget()),
             Ok(Err(Unreserved::Hold(HoldRefusal::Unavailable) | Unreserved::Unavailable)) | Err(_) => {

@@ -13,19 +13,21 @@ pub struct Hold {
     pub id: HoldId,
     /// What is held.
     pub upper: Money,
+    /// Whether money is held, and not only a share of the tenant's own limits.
+    pub journaled: bool,
     open: bool,
 }
 
 impl Hold {
     /// Takes charge of a hold that the ledger has granted or is about to grant.
-    pub fn new(ledger: Addr<LedgerActor>, id: HoldId, upper: Money) -> Hold {
-        Hold { ledger, id, upper, open: true }
+    pub fn new(ledger: Addr<LedgerActor>, id: HoldId, upper: Money, journaled: bool) -> Hold {
+        Hold { ledger, id, upper, journaled, open: true }
     }
 
-    /// Ends the hold: `charge` is taken, the rest is freed.
-    pub fn resolve(mut self, charge: Option<Money>) {
+    /// Ends the hold: `charge` is taken, the rest is freed; `tokens` is what counts against the tenant's own limit.
+    pub fn resolve(mut self, charge: Option<Money>, tokens: Option<u64>) {
         self.open = false;
-        self.ledger.do_send(HoldResolved { id: self.id, charge });
+        self.ledger.do_send(HoldResolved { id: self.id, charge, tokens });
     }
 }
 
@@ -39,7 +41,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.open {
-            self.ledger.do_send(HoldResolved { id: self.id, charge: None });
+            self.ledger.do_send(HoldResolved { id: self.id, charge: None, tokens: None });
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod attempt;
 pub mod classify;
 pub mod guards;
 pub mod plan;
+pub mod rate;
 pub mod refuse;
 pub mod settle;
 

@@ -8,6 +8,7 @@ use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client};
 use crate::error::{ApiError, Code};
 use crate::pure::admission::{Refusal, Why};
 use crate::pure::class::TrafficClass;
+use crate::pure::tenant_limits::{Axis, Exceeded};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 
@@ -98,6 +99,22 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         }
     };
     ApiError::new(code, message).retry_after(refusal.retry_at.map(|at| at.since(now)))
+}
+
+/// The tenant's own limit is used up.
+pub fn tenant_limit(exceeded: &Exceeded, now: Mono) -> ApiError {
+    let axis = match exceeded.axis {
+        Axis::Tokens => "tokens",
+        Axis::Requests => "requests",
+    };
+    let Some(retry_at) = exceeded.retry_at else {
+        let message = format!("the request takes more {axis} than this tenant may use in a minute");
+        return ApiError::new(Code::InvalidInput, message);
+    };
+    let wait = retry_at.since(now);
+    let message =
+        format!("this tenant's limit of {axis} per minute is used up; try again in {} ms", wait.as_millis().max(1));
+    ApiError::new(Code::TenantRateLimited, message).retry_after(Some(wait))
 }
 
 /// Retries have used up their share of the traffic.

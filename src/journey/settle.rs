@@ -174,21 +174,24 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
         }
         return charged;
     };
-    charged.hold = Some(first.id);
+    let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
+    charged.hold = first.journaled.then_some(first.id);
     let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
     for other in holds {
         left = left.and_then(|sum| sum.checked_add(other.upper));
-        charged.also_released.push(other.id);
-        other.resolve(None);
+        if other.journaled {
+            charged.also_released.push(other.id);
+        }
+        other.resolve(None, None);
     }
     let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost));
+        first.resolve(Some(cost), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost };
+    let ask = SettleHold { id: first.id, charge: cost, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
@@ -198,7 +201,7 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost)),
+        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
     }
     charged
 }

@@ -170,6 +170,9 @@ impl UpstreamState {
         };
         let block = self.block(need, now);
         if block.is_none() && nobody_ahead {
+            if need.tier == Tier::Batch {
+                self.batch.charge(&ask.tenant, ask.weight, need.tokens);
+            }
             let held = Held { attempt: ask.attempt, class: ask.class, roll: ask.roll };
             return Decision::Grant(self.grant(held, need, Duration::ZERO, now));
         }
@@ -331,6 +334,11 @@ impl UpstreamState {
 
     /// Takes what the call needs. The caller has checked that it is there.
     fn grant(&mut self, held: Held, need: Need, waited: Duration, now: Mono) -> Grant {
+        if let Some(attempt) = self.attempts.get(&held.attempt) {
+            let grant = Grant { attempt: held.attempt, probe: attempt.ticket.probe, waited };
+            self.effects.push(Effect::Impossible("two requests waited for one call"));
+            return grant;
+        }
         if !(self.tokens.take(need.tokens, need.tier, now) && self.requests.take(1, need.tier, now)) {
             self.effects.push(Effect::Impossible("a grant was checked but its tokens were not there"));
         }

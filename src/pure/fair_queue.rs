@@ -145,6 +145,18 @@ impl<T> FairQueue<T> {
         Some(waiting)
     }
 
+    /// Charges a tenant for a request that did not have to wait. Otherwise whoever comes while the queue is empty would
+    /// have a call more than its share each time.
+    pub fn charge(&mut self, tenant: &TenantId, weight: u32, tokens: u64) {
+        let weight = weight.max(1);
+        let flow = self.flows.entry(tenant.clone()).or_insert_with(|| {
+            self.round.push_back(tenant.clone());
+            Flow { order: VecDeque::new(), live: 0, deficit: QUANTUM * i128::from(weight), weight }
+        });
+        // An idle tenant owes one call at most: what it took while nobody else wanted anything harmed nobody.
+        flow.deficit = (flow.deficit.max(0)) - i128::from(tokens.max(1));
+    }
+
     /// Takes a request out of the queue without charging anybody: its client has left.
     pub fn remove(&mut self, waiter: WaiterId) -> Option<Waiting<T>> {
         self.forget(waiter)
@@ -185,9 +197,6 @@ impl<T> FairQueue<T> {
     /// Turns the round until the tenant at its front may send: it has a request and no debt.
     fn settle_round(&mut self) -> Option<TenantId> {
         if self.entries.is_empty() {
-            self.flows.clear();
-            self.fresh.clear();
-            self.round.clear();
             return None;
         }
         self.skip_rounds();

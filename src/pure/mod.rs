@@ -21,6 +21,7 @@ pub mod select;
 #[cfg(test)]
 mod simulation;
 pub mod slo;
+pub mod tenant_limits;
 pub mod time;
 pub mod token_bucket;
 pub mod token_estimate;

@@ -96,6 +96,19 @@ struct Taken {
     call: bool,
 }
 
+/// What a run came across: a schedule that never gets there proves nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    at_once: u64,
+    out_of_queue: u64,
+    batch: u64,
+    probes: u64,
+    lost: u64,
+    opened: u64,
+    closed: u64,
+    pauses: u64,
+}
+
 /// The state under test beside a plain model of what it must have done.
 struct Simulation {
     seed: u64,
@@ -112,8 +125,22 @@ struct Simulation {
     minute: [u64; 2],
     minute_calls: u64,
     probes: BTreeSet<u64>,
+    seen: Seen,
+    /// Calls whose report will never come, as if their worker had died.
+    dead: BTreeSet<u64>,
+    /// Longest usual time between events.
+    gap_ns: u64,
     /// How likely calls fail just now, in percent: outages come and go.
     failing: u64,
+}
+
+impl Drop for Simulation {
+    /// A panic inside the state under test names the seed too.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with VECTORGATE_SEED={}, event {}", self.seed, self.events);
+        }
+    }
 }
 
 impl Simulation {
@@ -124,6 +151,7 @@ impl Simulation {
         policy.adaptive = rolls.one_in(3);
         policy.rpm = (!rolls.one_in(4)).then_some(20 + rolls.below(2_000));
         policy.tpm = (!rolls.one_in(6)).then_some(1_000 + rolls.below(100_000));
+        let gap_ns = 10_000_000 + rolls.below(600_000_000);
         Simulation {
             seed,
             events: 0,
@@ -139,19 +167,22 @@ impl Simulation {
             minute: [0; 2],
             minute_calls: 0,
             probes: BTreeSet::new(),
+            seen: Seen::default(),
+            dead: BTreeSet::new(),
+            gap_ns,
             failing: 2,
         }
     }
 
     #[track_caller]
     fn hold(&self, holds: bool, what: &str) {
-        assert!(holds, "{what}; seed {}, event {}", self.seed, self.events);
+        assert!(holds, "{what}");
     }
 
     fn step(&mut self) {
         self.events += 1;
         if !self.rolls.one_in(3) {
-            let gap = if self.rolls.one_in(200) { 5_000_000_000 } else { 40_000_000 };
+            let gap = if self.rolls.one_in(200) { 5_000_000_000 } else { self.gap_ns };
             self.now = self.now.plus(Duration::from_nanos(self.rolls.below(gap)));
         }
         if self.rolls.one_in(2_000) {
@@ -196,7 +227,10 @@ impl Simulation {
             roll: self.rolls.unit(),
         };
         match self.state.ask(ask, self.now) {
-            Decision::Grant(grant) => self.granted(id, request, grant),
+            Decision::Grant(grant) => {
+                self.seen.at_once += 1;
+                self.granted(id, request, grant);
+            }
             Decision::Queued => {
                 self.waiting.insert(id, request);
             }
@@ -209,8 +243,10 @@ impl Simulation {
 
     fn finish(&mut self) {
         let Some(id) = self.pick_in_flight() else { return };
-        // A call in fifty is never reported, as if its worker had died.
         if self.rolls.one_in(50) {
+            self.dead.insert(id);
+        }
+        if self.dead.contains(&id) {
             return;
         }
         let fails = self.rolls.below(100) < self.failing;
@@ -276,26 +312,24 @@ impl Simulation {
     }
 
     fn operate(&mut self) {
-        match self.rolls.below(30) {
+        match self.rolls.below(60) {
             0 => self.state.force_open(),
-            1..6 => self.state.force_close(),
-            6 => self.state.drain(),
-            7..12 => self.state.resume(),
-            12 => self.state.quarantine(true),
-            13..18 => self.state.quarantine(false),
-            18..22 => {
+            1..10 => self.state.force_close(),
+            10 => self.state.drain(),
+            11..20 => self.state.resume(),
+            20 => self.state.quarantine(true),
+            21..30 => self.state.quarantine(false),
+            30..34 => {
                 self.state.heal();
                 self.probes.clear();
             }
-            22 => {
-                let id = self.pick_in_flight().unwrap_or(0);
-                let known = self.in_flight.contains_key(&id);
+            34 => {
+                let Some(id) = self.pick_in_flight() else { return };
                 self.state.finished(AttemptId(id), Outcome::bare(OutcomeKind::OutOfQuota), self.now);
-                if known {
-                    self.released(id);
-                    self.corrected(id, 0, true);
-                }
+                self.released(id);
+                self.corrected(id, 0, true);
             }
+            35..38 => self.state.reconfigure(self.policy.clone()),
             _ => {}
         }
     }
@@ -312,9 +346,17 @@ impl Simulation {
                 Effect::Lost(id) => {
                     self.hold(self.in_flight.contains_key(&id.0), "I3: only a call in flight can be lost");
                     self.released(id.0);
+                    self.seen.lost += 1;
                 }
-                Effect::Breaker(change) if change.from == Phase::HalfOpen => self.probes.clear(),
-                Effect::Breaker(_) | Effect::Parked(_) | Effect::CoolDown(_) | Effect::Dwell { .. } => {}
+                Effect::Breaker(change) => {
+                    self.seen.opened += u64::from(change.to == Phase::Open);
+                    self.seen.closed += u64::from(change.to == Phase::Closed);
+                    if change.from == Phase::HalfOpen {
+                        self.probes.clear();
+                    }
+                }
+                Effect::CoolDown(_) => self.seen.pauses += 1,
+                Effect::Parked(_) | Effect::Dwell { .. } => {}
             }
         }
         for (waiter, answer) in poll.answers {
@@ -328,6 +370,7 @@ impl Simulation {
                         *id < waiter.0 && other.tenant == request.tenant && other.class == request.class
                     };
                     self.hold(!batch || !self.waiting.iter().any(earlier), "I4: first come, first served");
+                    self.seen.out_of_queue += 1;
                     self.granted(waiter.0, request, grant);
                 }
                 Err(_) => {
@@ -355,6 +398,8 @@ impl Simulation {
             self.hold(self.probes.is_empty(), "I5: one probe at a time");
             self.probes.insert(id);
         }
+        self.seen.probes += u64::from(grant.probe);
+        self.seen.batch += u64::from(!request.class.is_interactive());
         let tier = Tier::of(request.class);
         self.minute[index(tier)] += request.tokens;
         self.minute_calls += 1;
@@ -433,19 +478,26 @@ fn index(tier: Tier) -> usize {
     }
 }
 
-fn run(seed: u64, events: u64) {
+fn run(seed: u64, events: u64) -> Seen {
     let mut simulation = Simulation::new(seed);
     for _ in 0..events {
         simulation.step();
     }
     simulation.end();
+    simulation.seen
 }
 
 #[test]
 fn a_million_random_events_break_no_invariant() {
     // A fixed set of seeds finds the same things on every machine; VECTORGATE_SEED replays or widens the search.
     let base = std::env::var("VECTORGATE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    for seed in base..base + 40 {
-        run(seed, 25_000);
-    }
+    let runs: Vec<Seen> = (base..base + 40).map(|seed| run(seed, 25_000)).collect();
+    let all = |what: fn(&Seen) -> u64| runs.iter().map(what).sum::<u64>();
+    assert!(all(|seen| seen.at_once) > 50_000);
+    assert!(all(|seen| seen.out_of_queue) > 10_000);
+    assert!(all(|seen| seen.batch) > 20_000);
+    assert!(all(|seen| seen.probes) > 500);
+    assert!(all(|seen| seen.lost) > 500);
+    assert!(all(|seen| seen.opened) > 500 && all(|seen| seen.closed) > 200);
+    assert!(all(|seen| seen.pauses) > 1_000);
 }

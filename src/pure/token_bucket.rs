@@ -117,14 +117,22 @@ struct Slot {
     taken: [u64; 2],
 }
 
-/// The provider's last word, counted down by what was taken since.
+/// The provider's last word.
+///
+/// Kept as the sum of what it said is left and what we had taken, which is the limit less what strangers took. So it
+/// counts down with our takes, and as our own old takes age out, room comes back by itself: a reset is the time until
+/// *everything* is there again, and to wait for that after a minute of our own making would waste half of the quota.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
-    remaining: u64,
-    /// When the call began whose answer said so: takes since then are not in it.
-    since: Mono,
+    ceiling: u64,
     at: Mono,
     until: Mono,
+}
+
+impl Heard {
+    fn left(self, used: &[u64; 2]) -> u64 {
+        self.ceiling.saturating_sub(used[0].saturating_add(used[1]))
+    }
 }
 
 /// A per-minute limit shared by two tiers.
@@ -177,7 +185,7 @@ impl TokenBucket {
     /// What `tier` could take now in one piece; `u64::MAX` without any limit.
     pub fn available(&mut self, tier: Tier, now: Mono) -> u64 {
         self.expire(now);
-        self.available_of(&self.used, tier, now).min(self.heard_allows(now))
+        self.available_of(&self.used, tier, now).min(self.heard_allows(&self.used, now))
     }
 
     /// What batch could take now out of its own guarantee, while interactive traffic is waiting for the rest.
@@ -204,9 +212,6 @@ impl TokenBucket {
             slot.taken[tier.index()] -= n;
             self.used[tier.index()] -= n;
         }
-        if let Some(heard) = self.heard.as_mut().filter(|heard| after_slot(at, heard.since)) {
-            heard.remaining = heard.remaining.saturating_add(n);
-        }
     }
 
     /// Replaces the `estimate` taken at `at` by what the provider counted. The difference may be a debt: nothing more
@@ -232,22 +237,22 @@ impl TokenBucket {
         let Some(remaining) = word.remaining else { return };
         let since: u64 =
             self.slots.iter().filter(|slot| slot.index > begun.0 / SLOT_NS).map(|s| s.taken[0] + s.taken[1]).sum();
-        let remaining = remaining.saturating_sub(since);
+        let ceiling = remaining.saturating_add(self.used[0] + self.used[1]).saturating_sub(since);
         let until = now.plus(word.reset.unwrap_or(WINDOW));
         match &mut self.heard {
             Some(heard) if begun < heard.at && now < heard.until => {
-                if remaining < heard.remaining {
-                    heard.remaining = remaining;
+                if ceiling < heard.ceiling {
+                    heard.ceiling = ceiling;
                     heard.until = heard.until.max(until);
                 }
             }
-            heard => *heard = Some(Heard { remaining, since: begun, at: now, until }),
+            heard => *heard = Some(Heard { ceiling, at: now, until }),
         }
     }
 
     /// What the provider said is left, less what was taken since; `None` when it said nothing or its reset has passed.
     pub fn provider_remaining(&self, now: Mono) -> Option<u64> {
-        self.heard.filter(|heard| now < heard.until).map(|heard| heard.remaining)
+        self.heard.filter(|heard| now < heard.until).map(|heard| heard.left(&self.used))
     }
 
     /// The earliest time at which `n` could be taken if nothing else is.
@@ -257,21 +262,27 @@ impl TokenBucket {
         if n > most {
             return When::Never;
         }
-        let word = self.heard.filter(|_| self.heard_allows(now) < n).map_or(now, |heard| heard.until);
+        let lapse = self.heard.map_or(now, |heard| heard.until);
         if self.cap(tier, now).is_some_and(|cap| n > cap) {
-            return When::At(self.stated.map_or(now, |(_, until)| until).max(word));
+            let raised = self.stated.map_or(now, |(_, until)| until);
+            return When::At(if self.heard_allows(&self.used, now) < n { raised.max(lapse) } else { raised });
         }
         let mut used = self.used;
-        let mut local = now;
+        let mut at = now;
+        let mut local = None;
         for slot in &self.slots {
             if self.available_of(&used, tier, now) >= n {
-                break;
+                local.get_or_insert(at);
+                if self.heard_allows(&used, now) >= n {
+                    return When::At(at);
+                }
             }
             used[0] -= slot.taken[0];
             used[1] -= slot.taken[1];
-            local = expiry(slot.index);
+            at = expiry(slot.index);
         }
-        When::At(local.max(word))
+        let by_word = if self.heard_allows(&used, now) >= n { at } else { Mono(u64::MAX) };
+        When::At(by_word.min(local.unwrap_or(at).max(lapse)))
     }
 
     /// The share of the limit that is left for anybody, by the log and by the provider's count, 0 to 1; 1 without a limit.
@@ -301,10 +312,10 @@ impl TokenBucket {
         limit.saturating_sub(used[0].saturating_add(used[1])).saturating_sub(owed)
     }
 
-    /// The largest take that the provider's last word allows.
-    fn heard_allows(&self, now: Mono) -> u64 {
-        self.provider_remaining(now).map_or(u64::MAX, |remaining| {
-            let allowed = u128::from(remaining) * 100 / u128::from(self.headroom_percent);
+    /// The largest take that the provider's last word allows when that much is used.
+    fn heard_allows(&self, used: &[u64; 2], now: Mono) -> u64 {
+        self.heard.filter(|heard| now < heard.until).map_or(u64::MAX, |heard| {
+            let allowed = u128::from(heard.left(used)) * 100 / u128::from(self.headroom_percent);
             u64::try_from(allowed).unwrap_or(u64::MAX)
         })
     }
@@ -321,9 +332,6 @@ impl TokenBucket {
             }
         }
         self.used[tier.index()] = self.used[tier.index()].saturating_add(n);
-        if let Some(heard) = self.heard.as_mut().filter(|heard| at >= heard.at || after_slot(at, heard.since)) {
-            heard.remaining = heard.remaining.saturating_sub(n);
-        }
     }
 
     fn expire(&mut self, now: Mono) {
@@ -340,11 +348,6 @@ impl TokenBucket {
 
 fn expiry(index: u64) -> Mono {
     Mono(index.saturating_add(1).saturating_mul(SLOT_NS)).plus(WINDOW).plus(MARGIN)
-}
-
-/// Whether a take at `at` is surely not in a count made for a call begun at `since`.
-fn after_slot(at: Mono, since: Mono) -> bool {
-    at.0 / SLOT_NS > since.0 / SLOT_NS
 }
 
 #[cfg(test)]

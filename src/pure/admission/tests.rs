@@ -125,7 +125,11 @@ fn check_fate(kind: OutcomeKind, actual: Option<u64>, left: u64) {
     granted(&mut state, 1, SEARCH, 40_000, at(0));
     state.finished(AttemptId(1), Outcome { actual_tokens: actual, ..Outcome::bare(kind) }, at(10));
     state.finished(AttemptId(1), Outcome { actual_tokens: actual, ..Outcome::bare(kind) }, at(11));
-    assert_eq!(state.snapshot(at(12)).interactive_tokens, Some(left), "{kind:?} {actual:?}");
+    let snapshot = state.snapshot(at(12));
+    assert_eq!(snapshot.interactive_tokens, Some(left), "{kind:?} {actual:?}");
+    // A count of tokens proves that the call was one, however it ended.
+    let calls_left = if left == 100_000 && actual.is_none() { 1_000 } else { 999 };
+    assert_eq!(snapshot.interactive_requests, Some(calls_left), "{kind:?} {actual:?}");
     assert_eq!(state.in_flight(), 0);
 }
 
@@ -203,6 +207,36 @@ fn interactive_overload_leaves_batch_a_slot() {
     assert_eq!(granted_in(&state.poll(at(10))), vec![30], "its floor");
     finish(&mut state, 1, OK, at(11));
     assert_eq!(granted_in(&state.poll(at(11))), vec![20], "and no more while interactive waits");
+}
+
+#[test]
+fn while_interactive_waits_batch_may_take_no_more_tokens_than_its_floor() {
+    for (tokens, first) in [(5_000, 30), (5_001, 20)] {
+        let mut state = UpstreamState::new(policy());
+        for n in 0..10 {
+            granted(&mut state, n, SEARCH, 1, at(0));
+        }
+        queued(&mut state, 20, SEARCH, 1, at(0));
+        queued(&mut state, 30, BATCH, tokens, at(0));
+        finish(&mut state, 0, OK, at(10));
+        assert_eq!(granted_in(&state.poll(at(10))), vec![first], "batch of {tokens} tokens");
+    }
+}
+
+#[test]
+fn one_call_asked_for_by_two_waiters_is_granted_once() {
+    let mut state = UpstreamState::new(Policy { max_concurrency: 1, ..policy() });
+    granted(&mut state, 1, SEARCH, 1, at(0));
+    for waiter in [10, 11] {
+        let twice = Ask { waiter: WaiterId(waiter), ..ask(7, BATCH, 1) };
+        assert_eq!(state.ask(twice, at(0)), Decision::Queued);
+    }
+    finish(&mut state, 1, OK, at(1));
+    assert_eq!(granted_in(&state.poll(at(1))), vec![10]);
+    finish(&mut state, 7, OK, at(2));
+    state.poll(at(2));
+    finish(&mut state, 7, OK, at(3));
+    assert_eq!(state.snapshot(at(3)).concurrency, 0);
 }
 
 #[test]
