@@ -16,6 +16,7 @@ use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
+use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
 use crate::pure::select::{self, Candidate};
 use crate::pure::time::Mono;
@@ -50,6 +51,8 @@ pub struct Reserved {
     pub route: usize,
     /// The permit.
     pub permit: Permit,
+    /// What is held for the work; nothing without an ask for a hold.
+    pub held: Money,
 }
 
 /// Why there is none.
@@ -159,16 +162,19 @@ impl Handler<Reserve> for Router {
 
 /// Holds money, then walks the candidates: first those that can take it at once, then the queue of the best.
 async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
-    if let Some((ledger, hold)) = ask.hold.take() {
-        let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
-        placed.map_err(Unreserved::Hold)?;
-    }
+    let held = match ask.hold.take() {
+        Some((ledger, hold)) => {
+            let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
+            placed.map_err(Unreserved::Hold)?
+        }
+        None => Money::ZERO,
+    };
     let candidates = ask.routes.iter().enumerate();
     let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
     for Candidate { id: route, .. } in select::order(candidates, ask.rolls) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
-            Ok(Ok(permit)) => return Ok(Reserved { route, permit }),
+            Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),
             Err(_mailbox) => refusals.push((route, Refusal { why: Why::Restarting, retry_at: None })),
         }
@@ -178,7 +184,7 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         let waitable = refusals.iter().find(|(_, refusal)| refusal.why.may_pass()).map(|(route, _)| *route);
         if let Some(route) = waitable {
             return match ask.routes[route].upstream.actor.send(WaitPermit(ask.ask.clone())).await {
-                Ok(Ok(permit)) => Ok(Reserved { route, permit }),
+                Ok(Ok(permit)) => Ok(Reserved { route, permit, held }),
                 Ok(Err(refusal)) => Err(Unreserved::Refused(refusal)),
                 Err(_mailbox) => Err(Unreserved::Unavailable),
             };

@@ -222,21 +222,26 @@ impl Parts<'_> {
         let ask = PlaceHold {
             id,
             upper: bounds.upper,
+            likely: bounds.likely,
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
-            patience: self.patience(),
+            // Whoever holds money never waits for more: it might be waiting for itself.
+            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
+        let mut hold = Hold::new(tenant.ledger.clone(), id);
         let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        hold.amount = reserved.held;
         if holds_money {
+            // Noted first: a record that is told to have failed may be kept and written after all.
+            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: bounds.upper,
+                amount: reserved.held,
             });
             journal.append(&record).map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
@@ -317,7 +322,7 @@ impl Parts<'_> {
                 Some(reserved) => Ok(reserved),
                 None => self.reserve(&range, None, &avoid, last.is_some()).await,
             };
-            let Reserved { route, permit } = match permitted {
+            let Reserved { route, permit, .. } = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
                 Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
