@@ -11,8 +11,7 @@ use crate::support::{Gateway, assert_signatures, embedding_config, vectors};
 
 #[tokio::test]
 async fn rg_xc68_texts_that_look_alike_when_joined() {
-    let batches: [&[&str]; 6] =
-        [&["a-b", "c"], &["a", "b-c"], &["a-b-c"], &["a\0b"], &["a", "b"], &["a\\u0000b"]];
+    let batches: [&[&str]; 6] = [&["a-b", "c"], &["a", "b-c"], &["a-b-c"], &["a\0b"], &["a", "b"], &["a\\u0000b"]];
     for class in ["interactive-search", "batch-ingestion"] {
         let provider = Provider::start(Script::new());
         let gateway = before(&provider, "");
