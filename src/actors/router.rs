@@ -87,6 +87,11 @@ pub struct ServedBatch(
     pub Vec<Served>,
 );
 
+/// A retry worked, so its upstreams are not all down; or it was allowed and found no room. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct RetryEarned;
+
 /// A reload changed the rules.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -153,6 +158,16 @@ impl Handler<Reserve> for Router {
     fn handle(&mut self, ask: Reserve, context: &mut Self::Context) -> Self::Result {
         let permitted = guarded::<Self, _>(context, ActorKind::Router, || self.permitted(ask.retry, clock::mono()));
         match permitted {
+            Ok(true) if ask.retry => {
+                let own = context.address();
+                Box::pin(async move {
+                    let reserved = reserve(ask).await;
+                    if reserved.is_err() {
+                        own.do_send(RetryEarned);
+                    }
+                    reserved
+                })
+            }
             Ok(true) => Box::pin(reserve(ask)),
             Ok(false) => Box::pin(std::future::ready(Err(Unreserved::RetryBudget))),
             Err(_panicked) => Box::pin(std::future::ready(Err(Unreserved::Unavailable))),
@@ -226,6 +241,14 @@ impl Handler<ServedBatch> for Router {
                 }
             }
         });
+    }
+}
+
+impl Handler<RetryEarned> for Router {
+    type Result = ();
+
+    fn handle(&mut self, _: RetryEarned, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || self.retries.succeeded(clock::mono()));
     }
 }
 

@@ -10,7 +10,9 @@ pub mod admit;
 pub mod attempt;
 pub mod classify;
 pub mod guards;
+pub mod items;
 pub mod plan;
+pub mod rate;
 pub mod refuse;
 pub mod settle;
 
