@@ -15,9 +15,11 @@ use crate::clock;
 use crate::config::plan::{Model, Plan, Tenant};
 use crate::edge::auth::KeyRing;
 use crate::edge::body::BodyBudget;
+use crate::ids::UpstreamId;
 use crate::lifecycle::Lifecycle;
 use crate::pure::ledger::{Account, Terms};
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
+use crate::sentinel::{self, Sentinel, Watch};
 use crate::store::book::Page;
 use crate::store::journal::Journal;
 use crate::store::segment::StoreError;
@@ -59,8 +61,13 @@ impl Gateway {
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
-        let parts = Parts { control, journal: &journal, telemetry: &telemetry };
+        let (watch, asked) = sentinel::line();
+        let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
         let running = parts.running(plan);
+        let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
+        if !sentinel.is_idle() {
+            actix_web::rt::spawn(sentinel.run(asked));
+        }
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
@@ -79,15 +86,20 @@ struct Parts<'a> {
     control: ArbiterHandle,
     journal: &'a Arc<Journal>,
     telemetry: &'a Arc<Telemetry>,
+    watch: &'a Watch,
 }
 
 impl Parts<'_> {
     fn running(&self, plan: Plan) -> Running {
+        let shared = sentinel::shared_spaces(&plan);
+        let compared = |id: &UpstreamId| shared.values().flatten().any(|member| member.upstream.id == *id);
         let upstreams: Vec<Arc<UpstreamHandle>> = plan
             .upstreams
             .iter()
             .map(|upstream| {
-                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, Arc::clone(self.telemetry))
+                let watch = compared(&upstream.id).then(|| self.watch.clone());
+                let telemetry = Arc::clone(self.telemetry);
+                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, telemetry)
             })
             .collect();
         let models = plan

@@ -13,6 +13,7 @@ pub mod config;
 pub mod gateway;
 pub mod lifecycle;
 pub mod runtime;
+pub mod sentinel;
 pub mod server;
 pub mod worker;
 

@@ -127,6 +127,11 @@ impl Exchange {
         }
     }
 
+    /// A call that was given up because it took too long.
+    pub fn timed_out() -> Exchange {
+        Exchange { reply: Err(CallError::Wire(WireError::Timeout)), rate: RateHeaders::default() }
+    }
+
     fn local(answer: Result<Answered, BadAnswer>) -> Exchange {
         Exchange { reply: answer.map(Reply::Answer).map_err(CallError::Bad), rate: RateHeaders::default() }
     }

@@ -1,5 +1,6 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 
+mod cases;
 mod dialects;
 mod journey;
 mod support;

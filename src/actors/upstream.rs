@@ -18,10 +18,15 @@ use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
 };
+use crate::pure::breaker::{Phase, Transition};
+use crate::pure::class::TrafficClass;
+use crate::pure::latency_window::LatencyWindow;
 use crate::pure::select::PeakEwma;
+use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
+use crate::sentinel::Watch;
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -92,8 +97,12 @@ pub enum Command {
     Open,
     /// Close the breaker.
     Close,
-    /// Take the upstream out because its vectors differ, or put it back.
-    Quarantine(bool),
+    /// Use it only once its vectors have been looked at.
+    AwaitCheck,
+    /// Its vectors are those of its space.
+    Verified,
+    /// Its vectors are others: take it out.
+    Quarantine,
     /// Turn away everything that waits: the process ends.
     ShutDown,
 }
@@ -134,10 +143,31 @@ pub struct Observe;
 #[rtype(result = "()")]
 struct WakeTick;
 
+/// Sets this upstream's gauges; sent to itself.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct GaugeTick;
+
 /// Panics inside the handler: drills that the supervision holds.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drill;
+
+/// So many failures in a row are an outage: at the shares of failures that a breaker tolerates they hardly ever happen
+/// by chance.
+const OUTAGE: u32 = 3;
+
+/// Span of the latencies whose p95 tells when a hedge is due.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Steps in which that span moves on.
+const RECENT_SLOTS: usize = 6;
+
+/// Fewest latencies that make a percentile.
+const FEWEST: u64 = 20;
+
+/// How often gauges are set.
+const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
 /// An upstream with its actor.
 pub struct UpstreamHandle {
@@ -155,7 +185,9 @@ pub struct Board {
     usable: AtomicBool,
     in_flight: AtomicUsize,
     latency_ns: AtomicU64,
+    p95_ns: AtomicU64,
     sizes: Mutex<Sizes>,
+    allowances: Mutex<[Option<Allowances>; 2]>,
 }
 
 /// How large the next calls may be.
@@ -171,6 +203,12 @@ impl Board {
         self.usable.load(Ordering::Relaxed)
     }
 
+    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
+    /// lets only probes through.
+    pub fn p95(&self) -> Option<Duration> {
+        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
+    }
+
     /// Calls under way.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
@@ -179,6 +217,11 @@ impl Board {
     /// Smoothed peak latency, nanoseconds; 0 before the first answer.
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    /// What a class may still take here; `None` before the first event.
+    pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
+        self.allowances.lock()[usize::from(!class.is_interactive())]
     }
 
     /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
@@ -226,9 +269,15 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    /// Latencies of interactive calls.
+    recent: LatencyWindow,
+    /// Calls in a row that failed by the upstream's fault.
+    failed_in_a_row: u32,
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
+    /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
+    watch: Option<Watch>,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -239,6 +288,7 @@ impl UpstreamActor {
         plan: Arc<Upstream>,
         quota: &Quota,
         arbiter: &ArbiterHandle,
+        watch: Option<Watch>,
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
@@ -248,9 +298,12 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
+            failed_in_a_row: 0,
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
+            watch,
             board: Arc::clone(&board),
             telemetry,
         };
@@ -281,6 +334,11 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
+                // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
+                self.state.unverified(true);
+                watch.recheck(&self.id);
+            }
         }
         self.publish(now);
         self.wake_at(polled.wake, now, context);
@@ -309,14 +367,38 @@ impl UpstreamActor {
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
-        if let OutcomeKind::Success { latency } = report.outcome.kind {
-            self.latency.record(latency, now);
+        match report.outcome.kind {
+            OutcomeKind::Success { latency } => {
+                self.failed_in_a_row = 0;
+                self.latency.record(latency, now);
+                if self.state.is_interactive(attempt) == Some(true) {
+                    self.recent.record(latency, now);
+                }
+            }
+            OutcomeKind::Outrun { after } => self.latency.record(after, now),
+            // Nobody listens: whatever will, has just been started.
+            OutcomeKind::Connect => self.stumbled(OUTAGE, now),
+            OutcomeKind::ServerError | OutcomeKind::Timeout | OutcomeKind::Transport => self.stumbled(1, now),
+            _ => {}
         }
         if let Some(too_large) = report.too_large {
             self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call failed by the upstream's fault. After an outage it may be another model, so where another upstream can
+    /// stand in, this one waits until its vectors were looked at; where none can, the breaker alone decides.
+    fn stumbled(&mut self, weight: u32, now: Mono) {
+        self.latency.failed(self.state.policy().breaker.slow, now);
+        self.failed_in_a_row = self.failed_in_a_row.saturating_add(weight);
+        let Some(watch) = &self.watch else { return };
+        if self.failed_in_a_row >= OUTAGE && self.state.flows() && watch.has_stand_in(&self.id) {
+            self.failed_in_a_row = 0;
+            self.state.unverified(true);
+            watch.lost(&self.id);
+        }
     }
 
     fn command(&mut self, command: Command) {
@@ -328,9 +410,21 @@ impl UpstreamActor {
             }
             Command::Open => self.state.force_open(),
             Command::Close => self.state.force_close(),
-            Command::Quarantine(out) => self.state.quarantine(out),
+            Command::AwaitCheck => self.state.unverified(true),
+            Command::Verified => {
+                self.state.unverified(false);
+                self.state.quarantine(false);
+                self.latency.forgive();
+                self.failed_in_a_row = 0;
+            }
+            Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
+    }
+
+    /// Gauges are set once a second: nobody reads them more often.
+    fn watch(&self, context: &mut Context<Self>) {
+        context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
     }
 
     fn publish(&mut self, now: Mono) {
@@ -340,9 +434,13 @@ impl UpstreamActor {
             max_bytes: None,
         };
         *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
+            let (tokens, requests) = self.state.allowances(class, now);
+            Some(Allowances { tokens, requests })
+        });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
-        self.board.latency_ns.store(self.latency.nanos(), Ordering::Relaxed);
+        self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
 }
 
@@ -352,6 +450,10 @@ fn restarting() -> Refusal {
 
 impl Actor for UpstreamActor {
     type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        self.watch(context);
+    }
 }
 
 impl Supervised for UpstreamActor {
@@ -359,6 +461,7 @@ impl Supervised for UpstreamActor {
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
+        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -455,6 +558,22 @@ impl Handler<WakeTick> for UpstreamActor {
     fn handle(&mut self, _: WakeTick, context: &mut Self::Context) {
         self.wake = None;
         self.on(context, |_, _| ());
+    }
+}
+
+impl Handler<GaugeTick> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
+        let looked = self.on(context, |this, now| {
+            let known = this.state.flows() && this.recent.count(now) >= FEWEST;
+            let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
+            this.board.p95_ns.store(u64::try_from(p95.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            this.state.snapshot(now)
+        });
+        if let Some(snapshot) = looked {
+            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod key;
+pub mod probe;
 pub mod serve;
 pub mod usage;
 
@@ -27,6 +28,8 @@ enum Command {
     Serve,
     /// Report all problems of a configuration, or print what it resolves to.
     Check,
+    /// Call each upstream of a shared vector space once and compare their vectors.
+    Probe,
     /// Keys of tenants.
     Key {
         #[command(subcommand)]
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run(config),
         Command::Check => check::run(config),
+        Command::Probe => probe::run(config),
         Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
         Command::Usage(args) => usage::report(config, &args),
     }

@@ -6,8 +6,8 @@
 //! that its own page is asking whenever something is to change; and every way refuses what another site's page sends.
 
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use actix_web::http::header::{self, HeaderName};
@@ -15,6 +15,7 @@ use actix_web::http::{Method, StatusCode};
 use actix_web::web::{self, Bytes, Data, Json, JsonConfig, Query, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use futures_util::stream;
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use serde::Deserialize;
 use serde_json::json;
@@ -144,7 +145,7 @@ impl Dashboard {
     /// The feed's rendering, made anew if the last is older than most of a tick.
     fn render(&self) -> Arc<Rendered> {
         let now = clock::mono();
-        let mut latest = self.latest.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut latest = self.latest.lock();
         if let Some(rendered) = latest.as_ref().filter(|rendered| now.since(rendered.at) < TICK * 9 / 10) {
             return Arc::clone(rendered);
         }

@@ -15,8 +15,10 @@ use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
 use crate::journey::classify::{EmbedTask, Task};
 use crate::journey::plan::Entry;
+use crate::journey::rate;
 use crate::journey::rerank::RerankTask;
 use crate::journey::settle::Finished;
+use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
 use crate::vector::Vector;
 
@@ -47,7 +49,10 @@ pub fn answer(finished: Finished) -> HttpResponse {
             error_headers(&mut builder, error);
             if finished.call.class.is_interactive() && wants_lexical(error.code) {
                 builder.insert_header(("x-retrieval-fallback", "lexical-only"));
-                builder.insert_header(("x-should-retry", "false"));
+                // The person who waits gets lexical results at once instead of an SDK's retries.
+                if matches!(error.code, Code::UpstreamCircuitOpen | Code::NoCompatibleUpstream) {
+                    builder.insert_header(("x-should-retry", "false"));
+                }
             }
             (builder, body)
         }
@@ -147,8 +152,20 @@ fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
     if let Some(upstream) = &finished.upstream {
         insert(builder, "x-gateway-upstream", upstream.as_str());
     }
+    if let Some(allowances) = rate::allowances(&finished.call) {
+        allowance_headers(builder, allowances);
+    }
     builder.insert_header(("x-gateway-attempts", finished.attempts.to_string()));
     builder.insert_header(("x-traffic-class", finished.call.class.as_str()));
+}
+
+fn allowance_headers(builder: &mut HttpResponseBuilder, allowances: Allowances) {
+    for (axis, allowance) in [("requests", allowances.requests), ("tokens", allowances.tokens)] {
+        let (Some(limit), Some(remaining)) = (allowance.limit, allowance.remaining) else { continue };
+        insert(builder, &format!("x-ratelimit-limit-{axis}"), &limit.to_string());
+        insert(builder, &format!("x-ratelimit-remaining-{axis}"), &remaining.to_string());
+        insert(builder, &format!("x-ratelimit-reset-{axis}"), &rate::notation(allowance.reset));
+    }
 }
 
 /// Milliseconds with three decimals.
@@ -175,9 +192,18 @@ fn error_headers(builder: &mut HttpResponseBuilder, error: &ApiError) {
             builder.insert_header(("retry-after-ms", exact.as_millis().max(1).to_string()));
         }
     }
-    if error.code == Code::BudgetExhausted {
+    if hopeless(error) {
         builder.insert_header(("x-should-retry", "false"));
     }
+}
+
+/// The longest wait that the official SDKs honour between two tries.
+const SDK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether a retry within an SDK's patience cannot help: no money, no key, or a wait longer than that.
+fn hopeless(error: &ApiError) -> bool {
+    matches!(error.code, Code::BudgetExhausted | Code::UpstreamAuth)
+        || error.retry_after.is_some_and(|wait| wait > SDK_PATIENCE)
 }
 
 /// An error before the journey began.

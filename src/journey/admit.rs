@@ -52,7 +52,9 @@ pub fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
 pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO);
+    // Once the refill is due the ledger decides: it may not have looked at the clock since.
+    let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
+    let exhausted = tenant.board.remaining() == Some(Money::ZERO) && !refill_is_due;
     let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
     if exhausted && call.model.routes.iter().any(costs) {
         return Err(exhausted_error(call));
@@ -74,13 +76,15 @@ pub fn exhausted_error(call: &Call) -> ApiError {
 pub struct CostBounds {
     /// What is held.
     pub upper: Money,
+    /// What it will probably cost.
+    pub likely: Money,
     /// What it costs at least.
     pub lower: Money,
 }
 
 impl CostBounds {
     /// Costs nothing.
-    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, lower: Money::ZERO };
+    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, likely: Money::ZERO, lower: Money::ZERO };
 }
 
 /// What a call costs: tokens and searches at their prices. A missing price counts as nothing: that is how a unit which
@@ -108,6 +112,7 @@ pub async fn cost_bounds(call: &Call, indices: &[usize], calls: usize, remaining
     };
     let bounds = |tokens: Estimate, held: u64| CostBounds {
         upper: most(held, most_searches).unwrap_or_default(),
+        likely: most(tokens.likely, fewest).unwrap_or_default(),
         lower: least(tokens.lower, fewest).unwrap_or_default(),
     };
     let bytes: u64 = indices.iter().map(|index| call.items[*index].text_bytes()).sum();

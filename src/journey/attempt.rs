@@ -4,6 +4,8 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod race;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
 use crate::actors::upstream::{Report, TooLarge};
 use crate::cache::Value;
 use crate::clock;
@@ -37,9 +39,11 @@ use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
+use super::items::renumber;
 use super::plan::{Entry, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
+use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
@@ -244,21 +248,26 @@ impl Parts<'_> {
         let ask = PlaceHold {
             id,
             upper: bounds.upper,
+            likely: bounds.likely,
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
-            patience: self.patience(),
+            // Whoever holds money never waits for more: it might be waiting for itself.
+            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
+        let mut hold = Hold::new(tenant.ledger.clone(), id);
         let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        hold.amount = reserved.held;
         if holds_money {
+            // Noted first: a record that is told to have failed may be kept and written after all.
+            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: bounds.upper,
+                amount: reserved.held,
             });
             journal.append(&record).map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
@@ -278,6 +287,28 @@ impl Parts<'_> {
         if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
     }
 
+    /// The latest moment at which a call may still begin: within the class's patience, and before the client gives up.
+    fn deadline(&self, now: Mono) -> Mono {
+        let latest = now.plus(self.patience());
+        self.call.context.deadline.map_or(latest, |deadline| deadline.min(latest))
+    }
+
+    fn ask(&self, range: &Range<usize>, may_queue: bool) -> Ask {
+        let tenant = &self.call.context.tenant.plan;
+        Ask {
+            attempt: AttemptId::next(),
+            waiter: WaiterId::next(),
+            tenant: tenant.id.clone(),
+            weight: tenant.weight,
+            class: self.call.class,
+            tokens: self.tokens(range),
+            items: range.len(),
+            may_queue,
+            deadline: self.deadline(clock::mono()),
+            roll: rand::random(),
+        }
+    }
+
     async fn reserve(
         &self,
         range: &Range<usize>,
@@ -286,25 +317,14 @@ impl Parts<'_> {
         retry: bool,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let waiter = WaiterId::next();
-        let now = clock::mono();
+        let ask = self.ask(range, true);
+        let waiter = ask.waiter;
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
             retry,
-            ask: Ask {
-                attempt: AttemptId::next(),
-                waiter,
-                tenant: tenant.plan.id.clone(),
-                weight: tenant.plan.weight,
-                class: self.call.class,
-                tokens: self.tokens(range),
-                items: range.len(),
-                may_queue: true,
-                deadline: now.plus(self.patience()),
-                roll: rand::random(),
-            },
+            ask,
             rolls: [rand::random(), rand::random()],
         };
         let asked = self.worker.gateway.router.send(reserve);
@@ -339,25 +359,14 @@ impl Parts<'_> {
                 Some(reserved) => Ok(reserved),
                 None => self.reserve(&range, None, &avoid, last.is_some()).await,
             };
-            let Reserved { route, permit } = match permitted {
+            let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
                 Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
             };
-            let route = &self.routes[route];
-            seen.attempts += 1;
-            seen.dwell += permit.dwell;
-            let started = clock::mono();
-            let exchange = self.exchange(route, &range).await;
-            let ended = clock::mono();
-            seen.calls.push((started, ended));
-            let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(
-                &route.upstream.plan.id,
-                exchange.status(),
-                latency,
-                None,
-            );
+            let Decided { route: index, permit, exchange, latency } =
+                self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
             if !self.embeds() {
@@ -366,10 +375,15 @@ impl Parts<'_> {
             }
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
-                Ok(landed) => break Ok(landed),
+                Ok(landed) => {
+                    if seen.attempts > 1 {
+                        self.worker.gateway.router.do_send(RetryEarned);
+                    }
+                    break Ok(landed);
+                }
                 Err(failure) => failure,
             };
-            let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
+            let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
             last = Some(failure.error);
             tokio::time::sleep(wait).await;
@@ -395,19 +409,21 @@ impl Parts<'_> {
     }
 
     /// Whether and after which wait the part is tried again.
-    fn again(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+    fn again(&self, failure: &Failure, attempts: u32, route: usize, avoid: &[UpstreamId]) -> Option<Duration> {
         let rules = &self.call.context.running.plan.retry;
         if !failure.elsewhere || attempts >= rules.max_attempts || self.gone.is_cancelled() {
             return None;
         }
+        let now = clock::mono();
+        if self.call.context.deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
         // Another upstream is tried at once; the same one after a pause.
-        if self.routes.len() > attempts as usize {
+        if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
-        let now = clock::mono();
-        let deadline = now.plus(self.patience());
-        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, deadline)?;
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
     }
 
@@ -420,16 +436,10 @@ impl Parts<'_> {
     ) -> Result<Landed, Failure> {
         match exchange.reply {
             Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => Err(Failure::provider(error, self.only_input(range), too_large)),
+            Ok(Reply::Error(error)) => {
+                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+            }
             Err(error) => Err(Failure::wire(&error)),
-        }
-    }
-
-    /// The input that a call was about, if it was about one: what its error says of "the input" is said of this one.
-    fn only_input(&self, range: &Range<usize>) -> Option<usize> {
-        match (&self.call.task, &self.indices[range.clone()]) {
-            (Task::Embed(_), [only]) => Some(*only),
-            _ => None,
         }
     }
 
@@ -574,23 +584,19 @@ impl Failure {
         Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
     }
 
-    fn provider(error: ProviderError, only: Option<usize>, refused: Option<TooLarge>) -> Failure {
+    fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
         let retry_after = error.wait_hint;
         let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
         let said = |code: Code| {
-            let mut message = error.message.clone();
-            if let Some(only) = only
-                && !message.contains("input[")
-            {
-                message = format!("input[{only}]: {message}");
-            }
-            ApiError {
-                code,
-                message: message.into(),
-                param: error.param.clone().map(Into::into),
-                retry_after,
-                provider: None,
-            }
+            let own = |item: usize| indices.get(item).copied();
+            let (message, named) = renumber(&error.message, own);
+            let only = if let [only] = indices { Some(*only) } else { None };
+            let message = match named.or(only) {
+                Some(item) if embeds && !message.contains("input[") => format!("input[{item}]: {message}"),
+                _ => message,
+            };
+            let param = error.param.as_deref().map(|param| renumber(param, own).0.into());
+            ApiError { code, message: message.into(), param, retry_after, provider: None }
         };
         let (error, elsewhere, too_large) = match error.fault {
             Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),

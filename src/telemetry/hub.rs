@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::actors::keeper::ActorKind;
 use crate::config::plan::Plan;
 use crate::ids::{TenantId, UpstreamId};
-use crate::pure::admission::{Effect, ParkReason};
+use crate::pure::admission::{Effect, ParkReason, UpstreamSnapshot};
 use crate::pure::breaker::{OpenReason, Phase, Transition};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
@@ -18,7 +18,7 @@ use crate::pure::time::Mono;
 use crate::store::writer::Recovery;
 
 use super::events::Events;
-use super::labels::{ActorName, LabelPlan, MachineName, Quantile, StoreName};
+use super::labels::{ActorName, BreakerLevel, BucketUnit, LabelPlan, MachineName, Quantile, StoreName};
 use super::logs::{self, TelemetryGuard};
 use super::metrics::Metrics;
 use super::timeline::Timeline;
@@ -122,6 +122,28 @@ impl Telemetry {
             Effect::Impossible(rule) => {
                 tracing::error!(%upstream, rule, "impossible");
                 self.events.impossible_transition(MachineName::Admission);
+            }
+        }
+    }
+
+    /// Sets the gauges of one upstream.
+    pub fn upstream_gauges(&self, upstream: &UpstreamId, snapshot: &UpstreamSnapshot) {
+        let metrics = &self.metrics;
+        let level = match snapshot.breaker {
+            Phase::Closed => BreakerLevel::Closed,
+            Phase::HalfOpen => BreakerLevel::HalfOpen,
+            Phase::Open => BreakerLevel::Open,
+        };
+        metrics.breaker_state(upstream, level);
+        metrics.quarantined(upstream, snapshot.quarantined);
+        metrics.upstream_in_flight(upstream, snapshot.in_flight);
+        metrics.queue_depth(upstream, TrafficClass::InteractiveSearch, snapshot.interactive_waiting);
+        metrics.queue_depth(upstream, TrafficClass::BatchIngestion, snapshot.batch_waiting_items);
+        for (unit, available) in
+            [(BucketUnit::Tokens, snapshot.interactive_tokens), (BucketUnit::Requests, snapshot.interactive_requests)]
+        {
+            if let Some(available) = available {
+                metrics.bucket_available(upstream, unit, available as f64);
             }
         }
     }

@@ -104,6 +104,8 @@ names! {
         "1 while an upstream is out because its vectors differ from its space's reference";
     KEYS_PARKED = "vectorgate_upstream_keys_parked_total", Total,
         "Times an upstream's key was set aside because the provider refused it";
+    HEDGES = "vectorgate_upstream_hedges_total", Total,
+        "Second calls made at an upstream because another one was slow";
     USAGE_ODD = "vectorgate_upstream_usage_odd_total", Total,
         "Answers whose stated usage cannot be right; the estimate was charged";
     ACTOR_RESTARTS = "vectorgate_actor_restarts_total", Total,
@@ -142,6 +144,46 @@ mod tests {
             assert!(name.full.ends_with(name.measure.suffix()), "{}", name.full);
             assert!(name.full.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{}", name.full);
             assert!(!name.help.ends_with('.'), "{}: the exposition adds the full stop", name.full);
+        }
+    }
+
+    const ALERTS: &str = include_str!("../../config/prometheus/alerts.yml");
+    const SHIPPED: [&str; 4] = [
+        ALERTS,
+        include_str!("../../config/prometheus/rules.yml"),
+        include_str!("../../config/prometheus/tests.yml"),
+        include_str!("../../config/grafana/dashboard.json"),
+    ];
+
+    #[test]
+    fn shipped_rules_and_dashboards_use_names_that_exist() {
+        let mut used = HashSet::new();
+        for text in SHIPPED {
+            for (at, _) in text.match_indices("vectorgate_") {
+                let rest = &text[at..];
+                let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
+                let name = &rest[..end];
+                let known = ALL.iter().any(|known| {
+                    name.strip_prefix(known.full)
+                        .is_some_and(|suffix| matches!(suffix, "" | "_bucket" | "_count" | "_sum" | "_info"))
+                });
+                assert!(known, "{name}");
+                used.insert(name);
+            }
+        }
+        assert!(used.len() > 20, "only {} names found", used.len());
+    }
+
+    #[test]
+    fn every_alert_has_a_test_and_a_runbook_section() {
+        let (tests, runbook) = (SHIPPED[2], include_str!("../../config/prometheus/RUNBOOK.md"));
+        let alerts: Vec<&str> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+        assert!(alerts.len() >= 20, "only {} alerts found", alerts.len());
+        for alert in alerts {
+            assert!(tests.contains(&format!("alertname=\"{alert}\"")), "{alert} has no test");
+            assert!(runbook.contains(&format!("\n## {alert}\n")), "{alert} has no runbook section");
+            let anchor = format!("RUNBOOK.md#{}\"", alert.to_lowercase());
+            assert!(ALERTS.contains(&anchor), "{alert} does not point to its section");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 import { call, collectionActions, reloadConfiguration, tell, tenantActions, upstreamActions, useToken } from "./actions.js";
 import { Charts, HistoryStore } from "./charts.js";
-import { CLASS_NAMES, el, ms, say, uptime } from "./format.js";
+import { CLASS_NAMES, el, line, say, uptime } from "./format.js";
 import { judge, showClasses, showObjectives, showTiles, showVerdict } from "./summary.js";
 import { LiveTable } from "./table.js";
 import { COLLECTIONS, TENANTS, UPSTREAMS, collectionRows, showTimeline, tenantRows, upstreamRows } from "./views.js";
@@ -53,10 +53,15 @@ function drawCharts() {
   const { slo, at_ms } = state.snapshot;
   const lines = state.class === "interactive-search"
     ? [
-        { at: slo.p95_line_ms, label: `p95 line ${ms(slo.p95_line_ms)}`, series: "p95" },
-        { at: slo.p99_line_ms, label: `p99 line ${ms(slo.p99_line_ms)}`, series: "p99" },
+        { at: slo.p95_line_ms, series: "p95" },
+        { at: slo.p99_line_ms, series: "p99" },
       ]
     : [];
+  const keys = lines.map(({ at, series }) => `${series} line ${line(at)}`);
+  const caption = byId("line-keys");
+  if (caption.textContent !== keys.join("")) {
+    caption.replaceChildren(...lines.map(({ series }, at) => el("span", { class: "key", "data-series": series }, keys[at])));
+  }
   page.charts.show(history.of(state.class), lines, state.range, at_ms / 1000);
 }
 
@@ -137,7 +142,7 @@ byId("login-form").addEventListener("submit", async (event) => {
     await call("POST", "dashboard/login", { token: field.value });
     field.value = "";
     await enter();
-    byId("main").focus();
+    byId("main").focus({ preventScroll: true });
   } catch (error) {
     say(byId("login-problem"), error.message);
     field.select();

@@ -53,25 +53,20 @@ function axes(colors, sides) {
   return [time, ...sides.map((side) => ({ ...base, size: 46, gap: 4, ...side }))];
 }
 
-/** Draws each objective as a dashed line with its name, above the grid and below the series. */
+/** Draws each objective as a dashed line; the caption names it, so that no label covers the series. */
 function drawLines(plot, lines) {
   const { ctx, bbox } = plot;
   ctx.save();
-  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-  for (const { at, label, color } of lines) {
+  ctx.lineWidth = devicePixelRatio * 1.5;
+  ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+  for (const { at, color } of lines) {
     const y = plot.valToPos(at, "y", true);
     if (y < bbox.top || y > bbox.top + bbox.height) continue;
     ctx.strokeStyle = color;
-    ctx.fillStyle = color;
-    ctx.lineWidth = devicePixelRatio * 1.25;
-    ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
     ctx.beginPath();
     ctx.moveTo(bbox.left, y);
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
-    ctx.textAlign = "left";
-    ctx.textBaseline = "bottom";
-    ctx.fillText(label, bbox.left + 6 * devicePixelRatio, y - 2 * devicePixelRatio);
   }
   ctx.restore();
 }
@@ -114,7 +109,7 @@ export class Charts {
         line("p95", colors.p95, { value: (_, v) => ms(v) }),
         line("p99", colors.p99, { value: (_, v) => ms(v) }),
       ],
-      hooks: { drawAxes: [(plot) => drawLines(plot, this.lines.map((l) => ({ ...l, color: theme()[l.series] })))] },
+      hooks: { draw: [(plot) => drawLines(plot, this.lines.map((l) => ({ ...l, color: colors[l.series] })))] },
     }, this.columns("latency"), this.hosts.latency);
     this.traffic = new window.uPlot({
       ...this.size(this.hosts.traffic),
@@ -146,6 +141,10 @@ export class Charts {
     Object.assign(this, { data, lines, range, now });
     this.latency.setData(this.columns("latency"));
     this.traffic.setData(this.columns("traffic"));
+    for (const plot of [this.latency, this.traffic]) {
+      // Without a cursor the legend tells the newest values.
+      if ((plot.cursor.idx ?? null) === null && plot.data[0].length > 0) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+    }
   }
 
   resize() {

@@ -27,9 +27,15 @@ export function count(value) {
 export function ms(value) {
   if (value === null || value === undefined) return NONE;
   if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
+  if (value >= 1000) return `${(value / 1000).toFixed(2)} s`;
   if (value >= 100) return `${Math.round(value)} ms`;
   if (value >= 10) return `${value.toFixed(1)} ms`;
   return `${value.toFixed(2)} ms`;
+}
+
+/** An objective's line: configured in whole or half milliseconds, so without padding. */
+export function line(value) {
+  return `${Number(value.toFixed(3))} ms`;
 }
 
 export function rate(value) {
@@ -41,8 +47,9 @@ export function rate(value) {
 export function percent(value) {
   if (value === null || value === undefined) return NONE;
   const points = value * 100;
-  if (points === 0 || points >= 99.95) return `${Math.round(points)} %`;
-  return points >= 10 ? `${points.toFixed(0)} %` : `${points.toFixed(points >= 1 ? 1 : 2)} %`;
+  const size = Math.abs(points);
+  if (size < 0.005 || size >= 10) return `${Math.round(points)} %`;
+  return `${points.toFixed(size >= 1 ? 1 : 2)} %`;
 }
 
 export function burn(value) {

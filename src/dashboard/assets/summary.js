@@ -1,6 +1,6 @@
 // The verdict at the top: is search slow or failing, since when, because of whom, for whom. And the key figures.
 
-import { CLASS_NAMES, ago, burn, clock, count, el, ms, percent, rate, say, tinyMoney } from "./format.js";
+import { CLASS_NAMES, ago, burn, clock, count, el, line, ms, percent, rate, say, tinyMoney } from "./format.js";
 
 const FAILING = 0.05;
 
@@ -57,11 +57,13 @@ export function judge(snapshot, tenants, series) {
   }
 
   if (search.count > 0) {
-    facts.push(["Queries", `${rate(search.rate)} per second, ${percent(failed)} failed; p95 ${ms(search.p95_ms)} (line ${ms(line95)}), p99 ${ms(search.p99_ms)} (line ${ms(line99)})`]);
+    facts.push(["Queries", `${rate(search.rate)} per second, ${percent(failed)} failed; p95 ${ms(search.p95_ms)} (line ${line(line95)}), p99 ${ms(search.p99_ms)} (line ${line(line99)})`]);
   }
   if (start !== null) facts.push(["Since", `${clock(start)}, ${ago(start, snapshot.at_ms)}`]);
-  if (state === "bad" && search.count > 0 && (search.upstream_p95_ms ?? search.queue_p95_ms ?? search.overhead_p95_ms) != null) {
-    facts.push(["Time goes to", `upstreams ${ms(search.upstream_p95_ms)}, queues ${ms(search.queue_p95_ms)}, the gateway itself ${ms(search.overhead_p95_ms)} (p95 each)`]);
+  const parts = [["upstreams", search.upstream_p95_ms], ["queues", search.queue_p95_ms], ["the gateway itself", search.overhead_p95_ms]]
+    .filter(([, value]) => value !== null && value !== undefined);
+  if (state === "bad" && parts.length > 0) {
+    facts.push(["Time goes to", `${parts.map(([where, value]) => `${where} ${ms(value)}`).join(", ")} (p95 each)`]);
   }
   if (troubled.length > 0) {
     facts.push(["Upstreams", listed(troubled, 3, (upstream) => `${upstream.id}: ${upstreamTrouble(upstream)}`)]);
@@ -98,8 +100,8 @@ export function showTiles(snapshot) {
   const totals = snapshot.totals;
   const tiles = [
     ["Query p50", ms(search.p50_ms), `over ${Math.round(window_s / 60)} min`, ""],
-    ["Query p95", ms(search.p95_ms), `line ${ms(line95)}`, over(search.p95_ms ?? 0, line95)],
-    ["Query p99", ms(search.p99_ms), `line ${ms(line99)}`, over(search.p99_ms ?? 0, line99)],
+    ["Query p95", ms(search.p95_ms), `line ${line(line95)}`, over(search.p95_ms ?? 0, line95)],
+    ["Query p99", ms(search.p99_ms), `line ${line(line99)}`, over(search.p99_ms ?? 0, line99)],
     ["Queries", `${rate(search.rate)}/s`, `${percent(failed)} failed`, failed >= FAILING ? "bad" : failed >= 0.01 ? "warn" : ""],
     ["Error budget", percent(left), `burning at ${burn(hour)} (1 h)`, left <= 0 ? "bad" : left < 0.25 ? "warn" : ""],
     ["Cost per query", tinyMoney(totals.cost_per_query, snapshot.currency), "rerank included", ""],
@@ -151,12 +153,13 @@ const LIMITS = { "5m": 14.4, "30m": 6, "1h": 14.4, "6h": 6 };
 const URGENCY = { calm: ["Within budget", "good"], slow: ["Burning: look today", "warn"], fast: ["Burning fast: look now", "bad"] };
 
 export function showObjectives(snapshot) {
-  const line = { interactive_p95: snapshot.slo.p95_line_ms, interactive_p99: snapshot.slo.p99_line_ms };
+  const lines = { interactive_p95: snapshot.slo.p95_line_ms, interactive_p99: snapshot.slo.p99_line_ms };
   fill(document.getElementById("slo-table"), snapshot.slo.objectives.map((objective) => {
-    const [word, state] = URGENCY[objective.urgency];
+    const spent = objective.urgency === "calm" && objective.budget_remaining <= 0;
+    const [word, state] = spent ? ["Overspent", "warn"] : URGENCY[objective.urgency];
     const share = 1 - objective.allowed_bad;
     return [
-      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of queries within ${ms(line[objective.name])}`,
+      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of queries within ${line(lines[objective.name])}`,
       { text: word, state, numeric: false },
       { text: percent(objective.budget_remaining), state: objective.budget_remaining <= 0 ? "bad" : "", numeric: true },
       ...objective.burn.map((b) => ({ text: burn(b.rate), state: b.rate > LIMITS[b.window] ? "bad" : "", numeric: true })),

@@ -3,12 +3,15 @@
 
 import { count, el, say } from "./format.js";
 
+const PAGE_SIZES = [5, 10, 25, 100];
+
 export class LiveTable {
   /**
    * columns: [{ key, label, numeric, value(row) for sorting, text(row), paint(cell, row)? }]
    * filters: [{ label, test(row) }]; the first is the default.
    */
-  constructor(host, { caption, noun, columns, filters, sort, actions, pageSize = 25 }) {
+  constructor(host, { caption, noun, columns, filters, sort, actions }) {
+    const pageSize = PAGE_SIZES[matchMedia("(max-width: 700px)").matches ? 0 : 1];
     Object.assign(this, { noun, columns, filters, actions, pageSize, sort, rows: [], page: 0, query: "" });
     this.filter = filters?.[0];
     this.kept = new Map();
@@ -37,12 +40,15 @@ export class LiveTable {
     const headRow = el("tr", {}, ...this.headings);
     if (this.actions) headRow.append(el("th", { scope: "col", class: "actions" }, "Actions"));
     this.body = el("tbody");
-    const table = el("table", { class: "live" }, el("caption", { class: "hidden" }, caption), el("thead", {}, headRow), this.body);
+    const table = el("table", { class: "rows" }, el("caption", { class: "hidden" }, caption), el("thead", {}, headRow), this.body);
     this.empty = el("p", { class: "muted", hidden: true });
     this.position = el("span", { class: "muted", "aria-live": "polite" });
     this.before = el("button", { type: "button", onclick: () => this.show({ page: this.page - 1 }) }, "Previous");
     this.after = el("button", { type: "button", onclick: () => this.show({ page: this.page + 1 }) }, "Next");
-    this.pager = el("nav", { class: "pager", "aria-label": `Pages of ${this.noun}` }, this.before, this.position, this.after);
+    this.sizes = el("select", {}, ...PAGE_SIZES.map((size) => el("option", { value: size }, String(size))));
+    this.sizes.value = String(this.pageSize);
+    this.sizes.addEventListener("change", () => this.show({ pageSize: Number(this.sizes.value) }));
+    this.pager = el("nav", { class: "pager", "aria-label": `Pages of ${this.noun}` }, this.before, this.position, this.after, el("label", {}, "Rows ", this.sizes));
     host.append(el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, table), this.empty, this.pager);
     this.markSort();
   }
@@ -110,7 +116,7 @@ export class LiveTable {
     say(this.position, `${count(first)} to ${count(first + shown.length - (shown.length ? 1 : 0))} of ${count(found.length)}`);
     this.before.disabled = this.page === 0;
     this.after.disabled = this.page >= pages - 1;
-    this.pager.hidden = pages === 1 && found.length === this.rows.length && found.length <= this.pageSize;
+    this.pager.hidden = this.rows.length <= PAGE_SIZES[0];
     this.empty.hidden = found.length > 0;
     say(this.empty, this.rows.length === 0 ? `There are no ${this.noun}.` : `No ${this.noun} match.`);
   }

@@ -81,7 +81,7 @@ export const UPSTREAMS = {
 export function upstreamRows(snapshot) {
   return snapshot.upstreams.map((upstream) => {
     const trouble = upstreamTrouble(upstream);
-    const weight = { closed: 0, "half-open": 1, open: 2 }[upstream.breaker] * 2 + (upstream.drained ? 1 : 0) + (upstream.quarantined || upstream.key_parked ? 5 : 0) + upstream.failure_ratio;
+    const weight = { closed: 0, "half-open": 3, open: 9 }[upstream.breaker] + (upstream.quarantined || upstream.key_parked ? 5 : 0) + (upstream.drained ? 2 : 0) + upstream.failure_ratio;
     return {
       ...upstream,
       weight,
