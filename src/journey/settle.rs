@@ -11,6 +11,7 @@ use crate::clock;
 use crate::config::plan::{BudgetPeriod, Durability};
 use crate::error::{ApiError, Code};
 use crate::ids::UpstreamId;
+use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
@@ -18,7 +19,7 @@ use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -27,13 +28,15 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
@@ -80,13 +83,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -98,8 +105,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -137,7 +142,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -175,33 +179,40 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
         return charged;
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
-    charged.hold = first.journaled.then_some(first.id);
-    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
+    charged.hold = first.is_noted().then_some(first.id);
+    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
+    // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
+    // this request can be taken by another in between. The first bears what no hold covers.
+    let mut beyond = minus(cost, first.amount);
     for other in holds {
-        left = left.and_then(|sum| sum.checked_add(other.upper));
-        if other.journaled {
+        left = left.and_then(|sum| sum.checked_add(other.amount));
+        if other.is_noted() {
             charged.also_released.push(other.id);
         }
-        other.resolve(None, None);
+        let share = beyond.min(other.amount);
+        beyond = minus(beyond, share);
+        other.resolve(Some(share), None);
     }
-    let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
+    let of_others = minus(cost, plus(first.amount, beyond));
+    let by_first = minus(cost, of_others);
+    let simple = beyond == Money::ZERO && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost), tokens);
+        first.resolve(Some(by_first), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost, tokens };
+    let ask = SettleHold { id: first.id, charge: by_first, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
-            charged.cost = settled.charged;
+            charged.cost = plus(settled.charged, of_others);
             charged.shortfall = settled.shortfall;
             charged.period_start = settled.period_start;
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
+        Ok(None) | Err(_) => first.resolve(Some(by_first), tokens),
     }
     charged
 }
@@ -218,13 +229,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,
@@ -277,7 +288,7 @@ fn tell(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: 
     let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
         request_id: &context.request_id,
         trace: &context.trace,
-        operation: "embeddings",
+        operation: call.operation(),
         class: call.class,
         journey: Some(JourneyEnd {
             tenant: &context.tenant.plan.id,

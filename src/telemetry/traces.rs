@@ -15,7 +15,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use crate::config::plan::{Provider, Upstream};
 use crate::error::ApiError;
 
-use super::labels::TraceId;
+use super::labels::{CallStatus, TraceId};
 use super::requests::RequestEnd;
 
 impl fmt::Display for TraceId {
@@ -238,18 +238,20 @@ impl RequestTrace {
     }
 }
 
-/// Writes how a call ended onto its span. `status` is what the provider answered, `error` why there was no usable
-/// answer, in a word from a closed set.
-pub fn call_ended(span: &Span, status: Option<u16>, error: Option<&'static str>, tokens: Option<u64>) {
+/// Writes how a call ended onto its span; `tokens` as the provider billed them.
+pub fn call_ended(span: &Span, status: CallStatus, tokens: Option<u64>) {
     if span.is_none() {
         return;
     }
-    if let Some(status) = status {
-        span.record("http.response.status_code", status);
+    if let CallStatus::Http(code) = status {
+        span.record("http.response.status_code", code);
     }
-    if let Some(error) = error {
-        span.record("error.type", error);
-        span.record("otel.status_code", "ERROR");
+    if status != CallStatus::Http(200) {
+        span.record("error.type", status.as_str());
+        // A call that another one outran, or that nobody waited for any more, is no failure of its upstream.
+        if !matches!(status, CallStatus::Outrun | CallStatus::Cancelled) {
+            span.record("otel.status_code", "ERROR");
+        }
     }
     if let Some(tokens) = tokens {
         span.record("gen_ai.usage.input_tokens", tokens);
