@@ -3,4 +3,6 @@
 mod cases;
 mod dialects;
 mod journey;
+mod money;
+mod sdk;
 mod support;

@@ -151,6 +151,7 @@ pub struct Board(Mutex<BoardState>);
 #[derive(Debug, Default, Clone, Copy)]
 struct BoardState {
     remaining: Option<Money>,
+    exhausted: bool,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
 }
@@ -166,6 +167,11 @@ impl Board {
         self.0.lock().remaining
     }
 
+    /// Whether nothing is left and no open hold can leave anything.
+    pub fn exhausted(&self) -> bool {
+        self.0.lock().exhausted
+    }
+
     /// When the budget is refilled next.
     pub fn resets_at(&self) -> Option<Wall> {
         self.0.lock().resets_at
@@ -173,7 +179,12 @@ impl Board {
 
     /// Publishes an account's balance, and what is left of its limits if it has any.
     pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at(), limits };
+        *self.0.lock() = BoardState {
+            remaining: account.remaining(),
+            exhausted: account.is_exhausted(),
+            resets_at: account.resets_at(),
+            limits,
+        };
     }
 }
 

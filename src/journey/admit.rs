@@ -54,7 +54,7 @@ pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
     // Once the refill is due the ledger decides: it may not have looked at the clock since.
     let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO) && !refill_is_due;
+    let exhausted = tenant.board.exhausted() && !refill_is_due;
     let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
     if exhausted && call.model.routes.iter().any(costs) {
         return Err(exhausted_error(call));
