@@ -21,7 +21,7 @@ use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -30,13 +30,15 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
@@ -83,13 +85,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -101,8 +107,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -138,7 +142,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -226,13 +229,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,
