@@ -50,7 +50,10 @@ pub fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
 pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO);
+    let exhausted = match &tenant.shared {
+        Some(shared) => shared.account.is_exhausted(),
+        None => tenant.board.remaining() == Some(Money::ZERO),
+    };
     if exhausted && dearest(&call.model.routes).is_some_and(|price| price.0 > Money::ZERO) {
         return Err(exhausted_error(call));
     }
