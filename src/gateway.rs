@@ -71,9 +71,9 @@ impl Gateway {
         if let Some(redis) = &redis {
             redis.start()?;
         }
-        let sentinel = Sentinel::new(&running.plan, &running.upstreams, Arc::clone(&telemetry));
+        let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
         if !sentinel.is_idle() {
-            actix_web::rt::spawn(sentinel.run(asked, watch));
+            actix_web::rt::spawn(sentinel.run(asked));
         }
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),

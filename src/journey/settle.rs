@@ -13,6 +13,7 @@ use crate::config::plan::{BudgetPeriod, Durability};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::UpstreamId;
 use crate::pure::class::TrafficClass;
+use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::runtime::Shared;
@@ -22,7 +23,7 @@ use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -31,13 +32,15 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
@@ -86,13 +89,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -104,8 +111,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -146,7 +151,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -184,33 +188,40 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
         return charged;
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
-    charged.hold = first.journaled.then_some(first.id);
-    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
+    charged.hold = first.is_noted().then_some(first.id);
+    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
+    // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
+    // this request can be taken by another in between. The first bears what no hold covers.
+    let mut beyond = minus(cost, first.amount);
     for other in holds {
-        left = left.and_then(|sum| sum.checked_add(other.upper));
-        if other.journaled {
+        left = left.and_then(|sum| sum.checked_add(other.amount));
+        if other.is_noted() {
             charged.also_released.push(other.id);
         }
-        other.resolve(None, None);
+        let share = beyond.min(other.amount);
+        beyond = minus(beyond, share);
+        other.resolve(Some(share), None);
     }
-    let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
+    let of_others = minus(cost, plus(first.amount, beyond));
+    let by_first = minus(cost, of_others);
+    let simple = beyond == Money::ZERO && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost), tokens);
+        first.resolve(Some(by_first), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost, tokens };
+    let ask = SettleHold { id: first.id, charge: by_first, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
-            charged.cost = settled.charged;
+            charged.cost = plus(settled.charged, of_others);
             charged.shortfall = settled.shortfall;
             charged.period_start = settled.period_start;
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
+        Ok(None) | Err(_) => first.resolve(Some(by_first), tokens),
     }
     charged
 }
@@ -227,13 +238,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,

@@ -96,6 +96,7 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    unverified: bool,
     draining: bool,
     shutting_down: bool,
     last_error: Option<(&'static str, Mono)>,
@@ -123,6 +124,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            unverified: false,
             draining: false,
             shutting_down: false,
             last_error: None,
@@ -227,8 +229,10 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
+        } else if self.parked.is_some() {
+            Some(Why::Parked)
         } else {
-            self.parked.map(|_| Why::Parked)
+            self.unverified.then_some(Why::Unverified)
         }
     }
 

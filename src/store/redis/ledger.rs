@@ -77,8 +77,6 @@ pub struct SharedAccount {
     tenant: TenantId,
     terms: Mutex<Terms>,
     board: Arc<Board>,
-    /// Whether settlements of open holds may free money.
-    hope: AtomicBool,
     /// Whether anybody has open holds, as far as is known.
     busy: AtomicBool,
     /// The server's mark of this account's data; another one means that they were lost meanwhile.
@@ -93,11 +91,6 @@ pub struct SharedAccount {
 }
 
 impl SharedAccount {
-    /// Whether a refusal would be final: nothing is left and no settlement can free anything.
-    pub fn is_exhausted(&self) -> bool {
-        self.board.remaining() == Some(Money::ZERO) && !self.hope.load(Ordering::Relaxed)
-    }
-
     pub(super) fn tenant(&self) -> &TenantId {
         &self.tenant
     }
@@ -124,9 +117,8 @@ impl SharedAccount {
     fn learn(&self, reply: &Reply, telemetry: &Telemetry) {
         let terms = *self.terms.lock();
         let remaining = terms.budget.and(reply.remaining());
-        self.hope.store(reply.hope(), Ordering::Relaxed);
         self.busy.store(reply.held() > Money::ZERO, Ordering::Relaxed);
-        self.board.show(remaining, terms.period.next_start(reply.period()));
+        self.board.show(remaining, !reply.hope(), terms.period.next_start(reply.period()));
         telemetry.metrics.tenant_budget_remaining(&self.tenant, remaining);
     }
 }
@@ -234,7 +226,6 @@ impl SharedLedger {
             tenant: tenant.clone(),
             terms: Mutex::new(terms),
             board: Arc::clone(board),
-            hope: AtomicBool::new(true),
             busy: AtomicBool::new(false),
             epoch: ArcSwap::default(),
             turn: TurnMutex::default(),
@@ -249,7 +240,7 @@ impl SharedLedger {
             let granted = crate::pure::ledger::plus(budget, standing.credits);
             crate::pure::ledger::minus(granted, standing.spent)
         });
-        account.board.show(left, terms.period.next_start(standing.period_start));
+        account.board.show(left, false, terms.period.next_start(standing.period_start));
         accounts.insert(tenant.clone(), Arc::clone(&account));
         account
     }
