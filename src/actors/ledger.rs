@@ -155,12 +155,25 @@ struct BoardState {
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
     account: Option<AccountSnapshot>,
+    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
+    shared: bool,
 }
 
 impl Board {
-    /// The whole balance as last published; `None` before the first time.
+    /// A board whose balance the shared ledger shows.
+    pub fn of_shared_ledger() -> Board {
+        Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// The whole balance as last published; `None` before the first time, and where the shared ledger keeps it.
     pub fn account(&self) -> Option<AccountSnapshot> {
         self.0.lock().account
+    }
+
+    /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
+    pub fn show(&self, remaining: Option<Money>, exhausted: bool, resets_at: Option<Wall>) {
+        let mut state = self.0.lock();
+        (state.remaining, state.exhausted, state.resets_at) = (remaining, exhausted, resets_at);
     }
 
     /// What is left of the tenant's own limits; `None` if it has none.
@@ -185,13 +198,13 @@ impl Board {
 
     /// Publishes an account's balance, and what is left of its limits if it has any.
     pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        *self.0.lock() = BoardState {
-            remaining: account.remaining(),
-            exhausted: account.is_exhausted(),
-            resets_at: account.resets_at(),
-            limits,
-            account: Some(account.snapshot()),
-        };
+        let mut state = self.0.lock();
+        state.limits = limits;
+        if !state.shared {
+            (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
+            state.resets_at = account.resets_at();
+            state.account = Some(account.snapshot());
+        }
     }
 }
 
@@ -417,7 +430,7 @@ impl LedgerActor {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
         self.board.publish(&self.account, limits);
-        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.account.remaining());
+        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.board.remaining());
     }
 
     /// Makes sure that a tick comes in time for whatever the clock alone will change; none comes if nothing will.

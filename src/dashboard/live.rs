@@ -16,6 +16,7 @@ use crate::pure::admission::LastError;
 use crate::pure::breaker::Phase;
 use crate::pure::call_stats;
 use crate::pure::class::TrafficClass;
+use crate::pure::money::Money;
 use crate::pure::service_levels::ClassLevel;
 use crate::pure::time::{Mono, Wall};
 use crate::runtime::{Running, TenantRuntime};
@@ -119,11 +120,18 @@ struct Rates {
 }
 
 fn tenant_view(tenant: &TenantRuntime, rates: &Rates) -> TenantView {
+    // Where the shared ledger keeps the balance, this process knows what is left of the budget and no more.
     let account = tenant.board.account();
-    let amount = |of: Option<crate::pure::money::Money>| of.map(|money| money.to_string());
-    let whole =
-        account.as_ref().and_then(|account| account.budget.and_then(|budget| budget.checked_add(account.credits)));
-    let left = account.as_ref().and_then(|account| account.remaining);
+    let left = tenant.board.remaining();
+    let whole = match &account {
+        Some(account) => account.budget.and_then(|budget| budget.checked_add(account.credits)),
+        None => tenant.plan.budget,
+    };
+    let (held, spent) = match &account {
+        Some(account) => (account.held, account.spent),
+        None => (Money::ZERO, whole.zip(left).and_then(|(whole, left)| whole.checked_sub(left)).unwrap_or_default()),
+    };
+    let amount = |of: Option<Money>| of.map(|money| money.to_string());
     let share = whole.zip(left).map(|(whole, left)| {
         let whole = whole.to_f64_lossy();
         if whole > 0.0 { (left.to_f64_lossy() / whole).clamp(0.0, 1.0) } else { 0.0 }
@@ -132,8 +140,8 @@ fn tenant_view(tenant: &TenantRuntime, rates: &Rates) -> TenantView {
         id: tenant.plan.id.to_string(),
         budget: amount(whole),
         remaining: amount(left),
-        held: account.as_ref().map_or_else(|| "0".to_owned(), |account| account.held.to_string()),
-        spent: account.as_ref().map_or_else(|| "0".to_owned(), |account| account.spent.to_string()),
+        held: held.to_string(),
+        spent: spent.to_string(),
         remaining_share: share,
         rate: rates.rate,
         error_ratio: rates.error_ratio,
