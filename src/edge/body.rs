@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix_web::HttpRequest;
-use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
@@ -132,24 +132,32 @@ pub async fn read(
     let mut scanner = Scanner::new(fields, scan_limits);
     let mut bytes = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
     let mut failed = None;
-    loop {
+    let mut seen = 0;
+    // The server library reads on for ever where a client offers to change protocols; its body still ends as announced.
+    let headers = request.headers();
+    let offers_upgrade = headers.contains_key(UPGRADE) && !headers.contains_key(TRANSFER_ENCODING);
+    let end = if offers_upgrade { expected } else { u64::MAX };
+    while seen < end {
         let piece = match timeout(limits.idle, payload.next()).await {
             Err(_elapsed) => return Err(body_timeout(limits.idle)),
             Ok(None) => break,
             Ok(Some(Err(error))) => {
                 return Err(ApiError::new(Code::InvalidJson, format!("the request body could not be read: {error}")));
             }
-            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Ok(mut piece))) => {
+                piece.truncate(usize::try_from(end - seen).unwrap_or(usize::MAX));
+                piece
+            }
         };
-        let length = (bytes.len() + piece.len()) as u64;
-        if length > limits.max_bytes {
+        seen += piece.len() as u64;
+        if seen > limits.max_bytes {
             drain(payload, DRAIN_BYTES).await;
             return Err(too_large(limits.max_bytes));
         }
         if failed.is_some() {
             continue;
         }
-        if !share.grow_to(length) {
+        if !share.grow_to(seen) {
             drain(payload, DRAIN_BYTES).await;
             return Err(over_budget());
         }
@@ -216,7 +224,7 @@ fn over_budget() -> ApiError {
 fn body_timeout(idle: Duration) -> ApiError {
     ApiError::new(
         Code::BodyTimeout,
-        format!("no byte of the request body came for {} s (server.body_timeout_s)", idle.as_secs()),
+        format!("no byte of the request body came for {} s (server.body_timeout_s)", idle.as_secs_f64()),
     )
 }
 

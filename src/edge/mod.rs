@@ -11,6 +11,7 @@ pub mod scan;
 
 use std::rc::Rc;
 
+use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{self, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
 
@@ -55,5 +56,7 @@ async fn not_found(request: HttpRequest) -> HttpResponse {
 
 async fn method_not_allowed(request: HttpRequest) -> HttpResponse {
     let error = ApiError::new(Code::MethodNotAllowed, format!("{} is not allowed here: use POST", request.method()));
-    respond::plain_error(&request, ClientDialect::OpenAi, &error)
+    let mut answer = respond::plain_error(&request, ClientDialect::OpenAi, &error);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+    answer
 }

@@ -1,14 +1,21 @@
 //! Health, readiness, metrics.
 
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 
-use super::respond;
+use super::{request, respond};
 use crate::dialects::ClientDialect;
 
 /// The process answers.
-pub async fn healthz() -> HttpResponse {
-    HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ok\n")
+pub async fn healthz(request: HttpRequest) -> HttpResponse {
+    plain(&request, HttpResponse::Ok()).body("ok\n")
+}
+
+/// An answer in plain text with the request's id.
+fn plain(request: &HttpRequest, mut builder: HttpResponseBuilder) -> HttpResponseBuilder {
+    builder.insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"));
+    builder.insert_header(("x-request-id", request::request_id(request.headers()).as_str()));
+    builder
 }
 
 /// The gateway can serve: false while it drains, and while its ledger cannot be written.
@@ -26,9 +33,8 @@ pub async fn readyz(request: HttpRequest) -> HttpResponse {
         None
     };
     match why_not {
-        None => HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ready\n"),
-        Some(reason) => HttpResponse::ServiceUnavailable()
-            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+        None => plain(&request, HttpResponse::Ok()).body("ready\n"),
+        Some(reason) => plain(&request, HttpResponse::ServiceUnavailable())
             .insert_header(("retry-after", "1"))
             .body(format!("not ready: {reason}\n")),
     }

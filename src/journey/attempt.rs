@@ -34,9 +34,10 @@ use crate::vector::Vector;
 use crate::worker::{CallError, Exchange, Reply, Worker};
 
 use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
+use super::blame;
 use super::classify::Call;
 use super::guards::Hold;
-use super::plan::{Entry, Round, client_gone};
+use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
 
@@ -53,8 +54,15 @@ enum PartError {
         /// What the client reads if the part is a single input.
         error: ApiError,
     },
+    /// One of its inputs is at fault, and the upstream does not say which.
+    Unnamed(ApiError),
     /// The request fails.
-    Failed(ApiError),
+    Failed {
+        /// What the client reads.
+        error: ApiError,
+        /// Whom else it concerns.
+        reach: Reach,
+    },
 }
 
 struct PartEnd {
@@ -112,11 +120,19 @@ pub async fn run(
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
-                if !cutter.split(end.range, refused) {
+                if !cutter.split(end.range.clone(), refused) {
+                    round.fail(end.range, &error, Reach::Item(0));
                     failed.get_or_insert(error);
                 }
             }
-            Err(PartError::Failed(error)) => {
+            Err(PartError::Unnamed(error)) => {
+                // Halving finds the input in a few calls, and keeps what the others get meanwhile.
+                if call.options.late_chunking || !cutter.halve(end.range) {
+                    failed.get_or_insert(error);
+                }
+            }
+            Err(PartError::Failed { error, reach }) => {
+                round.fail(end.range, &error, reach);
                 failed.get_or_insert(error);
             }
         }
@@ -168,6 +184,17 @@ impl Cutter {
         for piece in pieces.into_iter().rev() {
             self.again.push_front(range.start + piece.start..range.start + piece.end);
         }
+        true
+    }
+
+    /// Cuts a part in two; false if it is a single input.
+    fn halve(&mut self, range: Range<usize>) -> bool {
+        let middle = range.start + range.len() / 2;
+        if range.len() < 2 {
+            return false;
+        }
+        self.again.push_front(middle..range.end);
+        self.again.push_front(range.start..middle);
         true
     }
 }
@@ -311,7 +338,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<ApiError> = None;
+        let mut last: Option<Failure> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -320,7 +347,9 @@ impl Parts<'_> {
             let Reserved { route, permit } = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
-                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+                Err(refused) => {
+                    break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
+                }
             };
             let route = &self.routes[route];
             seen.attempts += 1;
@@ -345,10 +374,10 @@ impl Parts<'_> {
             };
             let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
-            last = Some(failure.error);
+            last = Some(failure);
             tokio::time::sleep(wait).await;
             if self.gone.is_cancelled() {
-                break Err(PartError::Failed(client_gone()));
+                break Err(PartError::Failed { error: client_gone(), reach: Reach::Request });
             }
         };
         PartEnd { range, result, seen }
@@ -370,6 +399,10 @@ impl Parts<'_> {
         // Another upstream is tried at once; the same one after a pause.
         if self.routes.len() > attempts as usize {
             return Some(Duration::ZERO);
+        }
+        // Nobody searching waits for the same silence twice, and the provider may have done the work.
+        if failure.error.code == Code::UpstreamTimeout && self.call.class.is_interactive() {
+            return None;
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
         let now = clock::mono();
@@ -485,13 +518,16 @@ struct Failure {
     elsewhere: bool,
     retry_after: Option<Duration>,
     too_large: Option<TooLarge>,
+    /// Whom it concerns; `None`: one input, which is not known yet.
+    reach: Option<Reach>,
 }
 
 impl From<Failure> for PartError {
-    fn from(failure: Failure) -> PartError {
-        match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
-            None => PartError::Failed(failure.error),
+    fn from(Failure { error, too_large, reach, .. }: Failure) -> PartError {
+        match (too_large, reach) {
+            (Some(refused), _) => PartError::TooLarge { refused, error },
+            (None, None) => PartError::Unnamed(error),
+            (None, Some(reach)) => PartError::Failed { error, reach },
         }
     }
 }
@@ -504,48 +540,70 @@ impl Failure {
             elsewhere: true,
             retry_after: None,
             too_large: None,
+            reach: Some(Reach::Upstream),
         }
     }
 
     fn wire(error: &CallError) -> Failure {
-        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
+        let (code, reach) = match error {
+            CallError::Bad(bad) => return Failure::bad_answer(bad),
+            CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
+            CallError::Wire(_) => (Code::UpstreamError, Reach::Upstream),
+        };
         let message = format!("the upstream {}", error.describe());
-        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
+        Failure {
+            error: ApiError::new(code, message),
+            elsewhere: true,
+            retry_after: None,
+            too_large: None,
+            reach: Some(reach),
+        }
     }
 
     fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
-        let retry_after = error.wait_hint;
-        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
-        let said = |code: Code| {
-            let mut message = error.message.clone();
-            if let [only] = indices
-                && !message.contains("input[")
-            {
-                message = format!("input[{only}]: {message}");
-            }
-            ApiError {
-                code,
-                message: message.into(),
-                param: error.param.clone().map(Into::into),
-                retry_after,
-                provider: None,
-            }
+        let ProviderError { status, fault, message, .. } = error;
+        let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
+        let (message, named) = match fault {
+            Fault::Request | Fault::TooLarge => name_item(&message, indices),
+            _ => (message, None),
         };
-        let (error, elsewhere, too_large) = match error.fault {
-            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
+        let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
+        let word = |status: u16| Some(Box::new(ProviderWord { status, code: error.code, kind: error.kind }));
+        let param = error.param.map(Into::into);
+        let (code, message, provider) = match fault {
+            Fault::Request => (Code::InvalidInput, message, word(status)),
+            Fault::TooLarge if status == 413 => (Code::BodyTooLarge, message, word(status)),
+            Fault::TooLarge => (Code::InvalidInput, message, word(status)),
             Fault::Auth => {
                 let message = "the upstream refused the gateway's own key; the operator has been told";
-                (ApiError::new(Code::UpstreamAuth, message), true, None)
+                (Code::UpstreamAuth, message.to_owned(), None)
             }
-            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
+            // Some providers say so with 401, 402 or 403: to the client these would be about its own key and money.
+            Fault::Quota | Fault::RateLimited => {
+                let status = Code::UpstreamRateLimited.row().status;
+                (Code::UpstreamRateLimited, message, word(status))
+            }
             Fault::Server => {
-                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
-                (ApiError::new(Code::UpstreamError, message), true, None)
+                let message = format!("the upstream failed with status {status}: {message}");
+                (Code::UpstreamError, message, None)
             }
         };
-        Failure { error, elsewhere, retry_after, too_large }
+        let reach = match fault {
+            Fault::Request if named.is_none() && error.too_long => None,
+            Fault::Request | Fault::TooLarge => Some(named.map_or(Reach::Request, Reach::Item)),
+            Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server => Some(Reach::Upstream),
+        };
+        let error = ApiError { code, message: message.into(), param, retry_after, provider };
+        Failure { error, elsewhere, retry_after, too_large: refused.filter(|_| fault == Fault::TooLarge), reach }
+    }
+}
+
+/// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
+fn name_item(message: &str, indices: &[usize]) -> (String, Option<usize>) {
+    let renamed = blame::rename(message, |place| indices.get(place).copied());
+    match indices {
+        [only] if renamed.named.is_none() => (format!("input[{only}]: {message}"), Some(0)),
+        _ => (renamed.message, renamed.named),
     }
 }
 

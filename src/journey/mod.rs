@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod attempt;
+pub mod blame;
 pub mod classify;
 pub mod guards;
 pub mod plan;
@@ -79,9 +80,8 @@ async fn complete(
     if plan.is_complete() {
         return Ok(());
     }
-    // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(
-        Code::UpstreamError,
-        "the upstream failed while this text was being embedded for another request",
-    ))
+    // Whoever led failed each time.
+    Err(plan.last_told().unwrap_or_else(|| {
+        ApiError::new(Code::UpstreamError, "the upstream failed while this text was being embedded for another request")
+    }))
 }

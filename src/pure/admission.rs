@@ -228,7 +228,10 @@ impl UpstreamState {
         } else if self.quarantined {
             Some(Why::Quarantined)
         } else {
-            self.parked.map(|_| Why::Parked)
+            self.parked.map(|reason| match reason {
+                ParkReason::KeyRejected => Why::Parked,
+                ParkReason::OutOfQuota => Why::OutOfCredit,
+            })
         }
     }
 

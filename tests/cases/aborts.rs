@@ -68,7 +68,8 @@ async fn rg_r5q7_a_batch_whose_client_leaves_stops() {
 
     let record = record_with(&gateway, 499).await;
     assert_eq!((&record["outcome"], &record["items"]), (&json!("abandoned"), &json!(40)), "{record}");
-    let cancelled = "vectorgate_request_duration_seconds_count{class=\"batch-ingestion\",model=\"emb-a\",outcome=\"cancelled\"}";
+    let cancelled =
+        "vectorgate_request_duration_seconds_count{class=\"batch-ingestion\",model=\"emb-a\",outcome=\"cancelled\"}";
     assert_eq!(gateway.metric(cancelled).await, 1.0);
     waiting(&gateway, 0).await;
     assert_eq!(gateway.tenant("t1").await["held"], "0");

@@ -152,9 +152,9 @@ async fn rg_xt2d_odd_usage_never_pays_back() {
     ];
     let provider = Provider::start(Script::new());
     let url = format!("{}/v1", provider.base_url());
-    let config = embedding_config(&[("one", "openai", &url)], PRICED, "budget = \"1.00\"", "[cache]\nbackend = \"off\"\n");
-    let gateway =
-        Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntpm = 1000000\n"));
+    let config =
+        embedding_config(&[("one", "openai", &url)], PRICED, "budget = \"1.00\"", "[cache]\nbackend = \"off\"\n");
+    let gateway = Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntpm = 1000000\n"));
     let (mut spent, mut bucket, mut odd) = (0, u64::MAX, 0.0);
     for (effect, stated, counted) in rounds {
         provider.set_script(Script::new().always(effect.clone()));
@@ -173,11 +173,7 @@ async fn rg_xt2d_odd_usage_never_pays_back() {
         assert!(left <= bucket, "{effect:?}: {left} after {bucket}");
         bucket = left;
         odd += if counted { 1.0 } else { 0.0 };
-        assert_eq!(
-            gateway.metric("vectorgate_upstream_usage_odd_total{upstream=\"one\"}").await,
-            odd,
-            "{effect:?}"
-        );
+        assert_eq!(gateway.metric("vectorgate_upstream_usage_odd_total{upstream=\"one\"}").await, odd, "{effect:?}");
     }
 }
 

@@ -30,9 +30,9 @@ fn send_all_then_read(gateway: &Gateway, line: &str, headers: &[&str], chunked: 
     client.send(head);
     for _ in 0..LARGE / piece.len() {
         let sent = match chunked {
-            true => client.try_send(format!("{:x}\r\n", piece.len()))
-                && client.try_send(&piece)
-                && client.try_send("\r\n"),
+            true => {
+                client.try_send(format!("{:x}\r\n", piece.len())) && client.try_send(&piece) && client.try_send("\r\n")
+            }
             false => client.try_send(&piece),
         };
         if !sent {

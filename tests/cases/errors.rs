@@ -80,10 +80,7 @@ async fn rg_5fg5_an_error_keeps_its_class_and_words() {
             Effect::answer(503, page).content_type("text/html"),
             Expected { status: 502, kind: "server_error", code: "upstream_error", words: "503 Service Unavailable" },
         ),
-        (
-            Effect::answer(400, ""),
-            Expected { status: 400, kind: REQUEST, code: "invalid_input", words: "400" },
-        ),
+        (Effect::answer(400, ""), Expected { status: 400, kind: REQUEST, code: "invalid_input", words: "400" }),
     ];
     for (effect, expected) in table {
         let (answer, provider, gateway) = refused_with(effect).await;

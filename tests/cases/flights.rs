@@ -107,7 +107,8 @@ async fn rg_swsr_an_upstream_that_always_fails_is_not_stormed() {
 
 #[tokio::test]
 async fn rg_swsr_a_hopeless_text_is_called_once() {
-    let said = json!({ "error": { "message": "input[0] is not allowed", "type": "invalid_request_error", "code": "no" } });
+    let said =
+        json!({ "error": { "message": "input[0] is not allowed", "type": "invalid_request_error", "code": "no" } });
     let provider = Provider::start(Script::new().always(Effect::answer(400, &said.to_string()).after_ms(300.0)));
     let gateway = before(&provider, PATIENT);
     let answers = burst(&gateway, CLIENTS, |_| KEY, false).await;
@@ -128,8 +129,7 @@ async fn rg_swsr_nobody_waits_past_the_timeout() {
     let provider = Provider::start(Script::new().always(Effect::fault(Fault::NeverAnswer)));
     let url = format!("{}/v1", provider.base_url());
     let config = embedding_config(&[("one", "openai", &url)], PRICED, "", ONE_TRY);
-    let gateway =
-        Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntimeout_s = 1\n"));
+    let gateway = Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntimeout_s = 1\n"));
     let answers = burst(&gateway, CLIENTS, |_| KEY, false).await;
     for answer in &answers {
         assert_eq!((answer.status, answer.error_code().as_str()), (504, "upstream_timeout"), "{}", answer.text);

@@ -168,7 +168,9 @@ async fn rg_72cc_hop_by_hop_headers_stay_on_their_hop() {
     assert!(provider.stats().connections <= 2, "{} connections", provider.stats().connections);
     for call in provider.calls() {
         let text = raw(&call).to_ascii_lowercase();
-        for word in ["hop-secret", "x-secret", "\nte:", "upgrade", "proxy-connection", "keep-alive:", "trailer", "close"] {
+        for word in
+            ["hop-secret", "x-secret", "\nte:", "upgrade", "proxy-connection", "keep-alive:", "trailer", "close"]
+        {
             assert!(!text.replace("closing", "").contains(word), "{word} crossed: {text}");
         }
     }

@@ -81,7 +81,11 @@ async fn rg_zmkp_token_lists_to_a_text_only_upstream() {
         }
         for input in ["[101,202,303]", "[[101],[202,303]]"] {
             let answer = gateway.post("/v1/embeddings", KEY, &[], body(input)).await;
-            assert_eq!((answer.status, answer.error_code().as_str()), (400, "unsupported_input_type"), "{name} {input}");
+            assert_eq!(
+                (answer.status, answer.error_code().as_str()),
+                (400, "unsupported_input_type"),
+                "{name} {input}"
+            );
             assert!(answer.text.contains("token"), "says what is not supported: {}", answer.text);
         }
         assert_eq!(provider.call_count(), 0);
@@ -166,7 +170,8 @@ async fn rg_mhcw_the_item_is_named_by_the_clients_count() {
     assert!(answer.text.contains("input[3]") && !answer.text.contains("input[1]"), "{}", answer.text);
 
     // A provider that names no item: it is found out.
-    let nameless = Effect::answer(400, "{\"error\":{\"message\":\"input length exceeds context\",\"code\":\"too_long\"}}");
+    let nameless =
+        Effect::answer(400, "{\"error\":{\"message\":\"input length exceeds context\",\"code\":\"too_long\"}}");
     let provider = Provider::start(Script::new().rule(When::body("xxxx"), nameless));
     let gateway = before(&provider, "");
     for (place, count) in [(0, 1), (1, 3), (0, 8), (5, 8), (7, 8), (20, 40), (39, 40)] {

@@ -37,15 +37,13 @@ fn assert_close(got: &[f32], expected: &[f32]) {
 #[tokio::test]
 async fn rg_stbw_a_shortened_vector_has_unit_length() {
     for honour in [Honour::Ignore, Honour::Honour] {
-        let provider = Provider::start(
-            Script { dimensions: honour, ..Script::new().space_of("emb-b", "B") }.rule(
-                When::body("zeros"),
-                Effect::answer(
-                    200,
-                    "{\"data\":[{\"index\":0,\"embedding\":[0,0,0,0,0.6,0.8,0,0]}],\"usage\":{\"total_tokens\":1}}",
-                ),
+        let provider = Provider::start(Script { dimensions: honour, ..Script::new().space_of("emb-b", "B") }.rule(
+            When::body("zeros"),
+            Effect::answer(
+                200,
+                "{\"data\":[{\"index\":0,\"embedding\":[0,0,0,0,0.6,0.8,0,0]}],\"usage\":{\"total_tokens\":1}}",
             ),
-        );
+        ));
         let gateway = gateway(&provider);
         let whole = signature("A", "alpha", 8);
         let short = shorten(&whole, 4);
@@ -73,7 +71,11 @@ async fn rg_stbw_a_shortened_vector_has_unit_length() {
         let refused = [("emb-a", 9), ("emb-a", 3), ("emb-a", 0), ("emb-b", 4), ("emb-b", 9)];
         for (model, width) in refused {
             let answer = gateway.embed_with(asking(model, "alpha", Some(width), "float")).await;
-            assert_eq!((answer.status, answer.error_code().as_str()), (400, "unsupported_dimensions"), "{model} {width}");
+            assert_eq!(
+                (answer.status, answer.error_code().as_str()),
+                (400, "unsupported_dimensions"),
+                "{model} {width}"
+            );
             assert_eq!(answer.json()["error"]["param"], "dimensions");
         }
         assert_eq!(provider.call_count(), calls);

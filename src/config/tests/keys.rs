@@ -164,7 +164,7 @@ fn what_is_not_there_yet_says_so() {
             "t.toml:27: collections: collections are not available yet; remove it",
             "t.toml:30: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
             "t.toml:33: models[1].kind (gpt): rerank and chat models are not available yet",
-            "t.toml:38: upstreams[1].provider (v): providers other than openai, tei and simulated are not available yet",
+            "t.toml:38: upstreams[1].provider (v): providers other than openai, ollama, tei and simulated are not available yet",
         ],
     );
     // Also where the catalogue says it.
