@@ -64,9 +64,9 @@ impl Gateway {
         let (watch, asked) = sentinel::line();
         let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
         let running = parts.running(plan);
-        let sentinel = Sentinel::new(&running.plan, &running.upstreams, Arc::clone(&telemetry));
+        let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
         if !sentinel.is_idle() {
-            actix_web::rt::spawn(sentinel.run(asked, watch));
+            actix_web::rt::spawn(sentinel.run(asked));
         }
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),

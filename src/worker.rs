@@ -91,6 +91,11 @@ impl Exchange {
         }
     }
 
+    /// A call that was given up because it took too long.
+    pub fn timed_out() -> Exchange {
+        Exchange::local(Err(CallError::Wire(WireError::Timeout)))
+    }
+
     fn local(reply: Result<Reply, CallError>) -> Exchange {
         Exchange { reply, rate: RateHeaders::default() }
     }

@@ -12,7 +12,6 @@ const NOT_YET: &[Entry] = &[
     ("store.ledger", |value| is(value, &["redis"]), "the shared ledger in Redis is not available yet"),
     ("quota.shared", |value| is(value, &["redis"]), "shared quota through Redis is not available yet"),
     ("cache.backend", |value| is(value, &["redis", "tiered"]), "the Redis cache is not available yet"),
-    ("quota.hedge", |value| matches!(value, Value::Bool(true)), "hedged calls are not available yet"),
     ("server.tls_cert", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
     ("server.tls_key", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
     (

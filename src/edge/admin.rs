@@ -22,6 +22,7 @@ pub fn routes(config: &mut ServiceConfig) {
     config
         .service(web::resource("/admin/tenants").route(web::get().to(tenants)))
         .service(web::resource("/admin/tenants/{id}").route(web::get().to(tenant)))
+        .service(web::resource("/admin/tenants/{id}/drill").route(web::post().to(drill_tenant)))
         .service(web::resource("/admin/upstreams").route(web::get().to(upstreams)))
         .service(web::resource("/admin/upstreams/{id}/{order}").route(web::post().to(order)));
 }
@@ -84,6 +85,22 @@ async fn tenant(request: HttpRequest, id: Path<String>) -> HttpResponse {
             .get(&TenantId::from(id.as_str()))
             .ok_or_else(|| ApiError::new(Code::RouteNotFound, format!("there is no tenant {:?}", id.as_str())))?;
         Ok(HttpResponse::Ok().json(describe(tenant).await?))
+    };
+    shown(&request, answer.await)
+}
+
+/// Proves in production that a fault of the tenant's actor is survived: it panics and restarts with its balance.
+async fn drill_tenant(request: HttpRequest, id: Path<String>) -> HttpResponse {
+    let answer = async {
+        authorize(&request)?;
+        let running = super::worker(&request)?.gateway.running.load_full();
+        let tenant = running
+            .tenants
+            .get(&TenantId::from(id.as_str()))
+            .ok_or_else(|| ApiError::new(Code::RouteNotFound, format!("there is no tenant {:?}", id.as_str())))?;
+        tracing::info!(tenant = %tenant.plan.id, "operator's drill");
+        tenant.ledger.do_send(ledger::Drill);
+        Ok(HttpResponse::Ok().json(json!({ "id": tenant.plan.id, "order": "drill" })))
     };
     shown(&request, answer.await)
 }

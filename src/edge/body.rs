@@ -133,10 +133,7 @@ pub async fn read(
     let mut bytes = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
     let mut failed = None;
     let mut seen = 0;
-    // The server library reads on for ever where a client offers to change protocols; its body still ends as announced.
-    let headers = request.headers();
-    let offers_upgrade = headers.contains_key(UPGRADE) && !headers.contains_key(TRANSFER_ENCODING);
-    let end = if offers_upgrade { expected } else { u64::MAX };
+    let end = if offers_websocket(request) { expected } else { u64::MAX };
     while seen < end {
         let piece = match timeout(limits.idle, payload.next()).await {
             Err(_elapsed) => return Err(body_timeout(limits.idle)),
@@ -171,6 +168,14 @@ pub async fn read(
     }
     let scan = failed.map_or_else(|| scanner.finish(), Err).map_err(client::scan_error)?;
     Ok(ScannedBody { bytes: bytes.freeze(), scan, share })
+}
+
+/// Whether the server library gives a body without an end because the client offers to go on as a WebSocket. Nobody takes
+/// the offer here, so the body ends as announced.
+fn offers_websocket(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    let offered = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    offered.is_some_and(|word| word.eq_ignore_ascii_case("websocket")) && !headers.contains_key(TRANSFER_ENCODING)
 }
 
 fn announced_length(request: &HttpRequest) -> Option<u64> {

@@ -24,19 +24,23 @@ pub fn client_routes(config: &mut ServiceConfig) {
     let embeddings = |path: &str| {
         web::resource(path).route(web::post().to(embeddings::openai)).default_service(web::to(method_not_allowed))
     };
+    config.service(embeddings("/v1/embeddings"));
+    probes(config);
+    config.default_service(web::to(not_found));
+}
+
+/// Health and readiness, on both listeners.
+fn probes(config: &mut ServiceConfig) {
+    let probe = |path: &str| web::resource(path).default_service(web::to(only_read));
     config
-        .service(embeddings("/v1/embeddings"))
-        .service(web::resource("/healthz").route(web::get().to(ops::healthz)))
-        .service(web::resource("/readyz").route(web::get().to(ops::readyz)))
-        .default_service(web::to(not_found));
+        .service(probe("/healthz").route(web::get().to(ops::healthz)).route(web::head().to(ops::healthz)))
+        .service(probe("/readyz").route(web::get().to(ops::readyz)).route(web::head().to(ops::readyz)));
 }
 
 /// The admin listener's routes.
 pub fn admin_routes(config: &mut ServiceConfig) {
-    config
-        .service(web::resource("/healthz").route(web::get().to(ops::healthz)))
-        .service(web::resource("/readyz").route(web::get().to(ops::readyz)))
-        .service(web::resource("/metrics").route(web::get().to(ops::metrics)));
+    probes(config);
+    config.service(web::resource("/metrics").route(web::get().to(ops::metrics)));
     admin::routes(config);
     config.default_service(web::to(not_found));
 }
@@ -55,8 +59,17 @@ async fn not_found(request: HttpRequest) -> HttpResponse {
 }
 
 async fn method_not_allowed(request: HttpRequest) -> HttpResponse {
-    let error = ApiError::new(Code::MethodNotAllowed, format!("{} is not allowed here: use POST", request.method()));
-    let mut answer = respond::plain_error(&request, ClientDialect::OpenAi, &error);
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+    wrong_method(&request, "POST")
+}
+
+async fn only_read(request: HttpRequest) -> HttpResponse {
+    wrong_method(&request, "GET, HEAD")
+}
+
+fn wrong_method(request: &HttpRequest, allowed: &'static str) -> HttpResponse {
+    let message = format!("{} is not allowed here: use {allowed}", request.method());
+    let error = ApiError::new(Code::MethodNotAllowed, message);
+    let mut answer = respond::plain_error(request, ClientDialect::OpenAi, &error);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
 }

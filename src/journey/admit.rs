@@ -50,7 +50,9 @@ pub fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
 pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO);
+    // Once the refill is due the ledger decides: it may not have looked at the clock since.
+    let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
+    let exhausted = tenant.board.remaining() == Some(Money::ZERO) && !refill_is_due;
     if exhausted && dearest(&call.model.routes).is_some_and(|price| price.0 > Money::ZERO) {
         return Err(exhausted_error(call));
     }
@@ -71,13 +73,15 @@ pub fn exhausted_error(call: &Call) -> ApiError {
 pub struct CostBounds {
     /// What is held.
     pub upper: Money,
+    /// What it will probably cost.
+    pub likely: Money,
     /// What it costs at least.
     pub lower: Money,
 }
 
 impl CostBounds {
     /// Costs nothing.
-    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, lower: Money::ZERO };
+    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, likely: Money::ZERO, lower: Money::ZERO };
 }
 
 /// The highest price of an input token among the routes: the hold must cover whichever is taken.
@@ -105,10 +109,11 @@ pub async fn cost_bounds(call: &Call, indices: &[usize], remaining: Money) -> Co
     let near = price.times(rough.likely.saturating_mul(NEAR_LIMIT_REQUESTS)) > remaining;
     if bytes > ALWAYS_EXACT_BYTES && !near {
         let held = (rough.likely.saturating_mul(COMFORTABLE_PERCENT) / 100).max(rough.likely + 1);
-        return CostBounds { upper: price.times(held), lower: least.times(rough.lower) };
+        let (upper, likely) = (price.times(held), price.times(rough.likely));
+        return CostBounds { upper, likely, lower: least.times(rough.lower) };
     }
     let bound = exact(call, indices, bytes).await.map_or(rough, Estimate::exact);
-    CostBounds { upper: price.times(bound.upper), lower: least.times(bound.lower) }
+    CostBounds { upper: price.times(bound.upper), likely: price.times(bound.likely), lower: least.times(bound.lower) }
 }
 
 /// Exact tokens of the inputs together; `None` where the tokenizer is not known here.

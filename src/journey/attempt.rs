@@ -4,6 +4,8 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod race;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
 use crate::actors::upstream::{Report, TooLarge};
 use crate::clock;
 use crate::config::limits;
@@ -34,12 +36,13 @@ use crate::vector::Vector;
 use crate::worker::{CallError, Exchange, Reply, Worker};
 
 use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
-use super::blame;
 use super::classify::Call;
 use super::guards::Hold;
+use super::items::renumber;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
+use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
@@ -249,21 +252,26 @@ impl Parts<'_> {
         let ask = PlaceHold {
             id,
             upper: bounds.upper,
+            likely: bounds.likely,
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
-            patience: self.patience(),
+            // Whoever holds money never waits for more: it might be waiting for itself.
+            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
+        let mut hold = Hold::new(tenant.ledger.clone(), id);
         let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        hold.amount = reserved.held;
         if holds_money {
+            // Noted first: a record that is told to have failed may be kept and written after all.
+            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: bounds.upper,
+                amount: reserved.held,
             });
             journal.append(&record).map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
@@ -283,6 +291,28 @@ impl Parts<'_> {
         if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
     }
 
+    /// The latest moment at which a call may still begin: within the class's patience, and before the client gives up.
+    fn deadline(&self, now: Mono) -> Mono {
+        let latest = now.plus(self.patience());
+        self.call.context.deadline.map_or(latest, |deadline| deadline.min(latest))
+    }
+
+    fn ask(&self, range: &Range<usize>, may_queue: bool) -> Ask {
+        let tenant = &self.call.context.tenant.plan;
+        Ask {
+            attempt: AttemptId::next(),
+            waiter: WaiterId::next(),
+            tenant: tenant.id.clone(),
+            weight: tenant.weight,
+            class: self.call.class,
+            tokens: self.tokens(range),
+            items: range.len(),
+            may_queue,
+            deadline: self.deadline(clock::mono()),
+            roll: rand::random(),
+        }
+    }
+
     async fn reserve(
         &self,
         range: &Range<usize>,
@@ -291,25 +321,14 @@ impl Parts<'_> {
         retry: bool,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let waiter = WaiterId::next();
-        let now = clock::mono();
+        let ask = self.ask(range, true);
+        let waiter = ask.waiter;
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
             retry,
-            ask: Ask {
-                attempt: AttemptId::next(),
-                waiter,
-                tenant: tenant.plan.id.clone(),
-                weight: tenant.plan.weight,
-                class: self.call.class,
-                tokens: self.tokens(range),
-                items: range.len(),
-                may_queue: true,
-                deadline: now.plus(self.patience()),
-                roll: rand::random(),
-            },
+            ask,
             rolls: [rand::random(), rand::random()],
         };
         let asked = self.worker.gateway.router.send(reserve);
@@ -344,35 +363,29 @@ impl Parts<'_> {
                 Some(reserved) => Ok(reserved),
                 None => self.reserve(&range, None, &avoid, last.is_some()).await,
             };
-            let Reserved { route, permit } = match permitted {
+            let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
                 Err(refused) => {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
-            let route = &self.routes[route];
-            seen.attempts += 1;
-            seen.dwell += permit.dwell;
-            let started = clock::mono();
-            let exchange = self.exchange(route, &range).await;
-            let ended = clock::mono();
-            seen.calls.push((started, ended));
-            let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(
-                &route.upstream.plan.id,
-                exchange.status(),
-                latency,
-                None,
-            );
+            let Decided { route: index, permit, exchange, latency } =
+                self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            let route = &self.routes[index];
             let report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
-                Ok(landed) => break Ok(landed),
+                Ok(landed) => {
+                    if seen.attempts > 1 {
+                        self.worker.gateway.router.do_send(RetryEarned);
+                    }
+                    break Ok(landed);
+                }
                 Err(failure) => failure,
             };
-            let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
+            let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
             last = Some(failure);
             tokio::time::sleep(wait).await;
@@ -391,13 +404,17 @@ impl Parts<'_> {
     }
 
     /// Whether and after which wait the part is tried again.
-    fn again(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+    fn again(&self, failure: &Failure, attempts: u32, route: usize, avoid: &[UpstreamId]) -> Option<Duration> {
         let rules = &self.call.context.running.plan.retry;
         if !failure.elsewhere || attempts >= rules.max_attempts || self.gone.is_cancelled() {
             return None;
         }
+        let now = clock::mono();
+        if self.call.context.deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
         // Another upstream is tried at once; the same one after a pause.
-        if self.routes.len() > attempts as usize {
+        if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
         // Nobody searching waits for the same silence twice, and the provider may have done the work.
@@ -405,9 +422,7 @@ impl Parts<'_> {
             return None;
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
-        let now = clock::mono();
-        let deadline = now.plus(self.patience());
-        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, deadline)?;
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
     }
 
@@ -569,7 +584,7 @@ impl Failure {
         };
         let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
         let word = |status: u16| Some(Box::new(ProviderWord { status, code: error.code, kind: error.kind }));
-        let param = error.param.map(Into::into);
+        let param = error.param.map(|param| renumber(&param, |place| indices.get(place).copied()).0.into());
         let (code, message, provider) = match fault {
             Fault::Request => (Code::InvalidInput, message, word(status)),
             Fault::TooLarge if status == 413 => (Code::BodyTooLarge, message, word(status)),
@@ -600,11 +615,11 @@ impl Failure {
 
 /// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
 fn name_item(message: &str, indices: &[usize]) -> (String, Option<usize>) {
-    let renamed = blame::rename(message, |place| indices.get(place).copied());
-    match indices {
-        [only] if renamed.named.is_none() => (format!("input[{only}]: {message}"), Some(0)),
-        _ => (renamed.message, renamed.named),
-    }
+    let (message, named) = renumber(message, |place| indices.get(place).copied());
+    let only = if let [only] = indices { Some(*only) } else { None };
+    let Some(item) = named.or(only) else { return (message, None) };
+    let message = if message.contains("input[") { message } else { format!("input[{item}]: {message}") };
+    (message, indices.iter().position(|index| *index == item))
 }
 
 fn kind_of(error: &ProviderError) -> OutcomeKind {

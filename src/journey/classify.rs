@@ -28,6 +28,8 @@ pub struct Context {
     pub key: KeyFingerprint,
     /// When its first byte was seen.
     pub started: Mono,
+    /// When its client stops waiting, if it said so; nothing is tried again after that.
+    pub deadline: Option<Mono>,
     /// Whose words it speaks.
     pub dialect: ClientDialect,
     /// `X-Traffic-Class`.

@@ -8,9 +8,9 @@
 
 pub mod admit;
 pub mod attempt;
-pub mod blame;
 pub mod classify;
 pub mod guards;
+pub mod items;
 pub mod plan;
 pub mod rate;
 pub mod refuse;

@@ -18,8 +18,8 @@ use crate::pure::cache_key::{CacheKey, KeyBase, KeyParts, normalized_digest};
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
-use super::blame;
 use super::classify::Call;
+use super::items::renumber;
 
 /// A vector and the tokens it stands for, as kept in the cache.
 pub type Entry = Cached;
@@ -304,8 +304,8 @@ impl Plan {
 
 /// Another request's error as this one's client reads it: it counts its own inputs.
 fn in_own_words(told: &Told, input: usize) -> ApiError {
-    let renamed = blame::rename(&told.error.message, |position| (position == told.position).then_some(input));
-    ApiError { message: renamed.message.into(), ..told.error.clone() }
+    let (message, _) = renumber(&told.error.message, |position| (position == told.position).then_some(input));
+    ApiError { message: message.into(), ..told.error.clone() }
 }
 
 /// The client has left: nobody reads this, but records and logs do.

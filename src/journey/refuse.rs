@@ -98,6 +98,10 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         Why::OutOfCredit => return out_of_credit(),
         Why::ShuttingDown => (Code::ShuttingDown, "the gateway is shutting down"),
         Why::Restarting => return restarting(),
+        Why::Unverified => (
+            Code::UpstreamCircuitOpen,
+            "every upstream of this model is out, or is back and its vectors are being checked",
+        ),
         Why::Quarantined | Why::Draining => {
             (Code::NoCompatibleUpstream, "no upstream of this model's vector space is available")
         }

@@ -13,6 +13,7 @@ use crate::config::plan::{BudgetPeriod, Durability};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::UpstreamId;
 use crate::pure::class::TrafficClass;
+use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
@@ -175,33 +176,40 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
         return charged;
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
-    charged.hold = first.journaled.then_some(first.id);
-    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
+    charged.hold = first.is_noted().then_some(first.id);
+    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
+    // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
+    // this request can be taken by another in between. The first bears what no hold covers.
+    let mut beyond = minus(cost, first.amount);
     for other in holds {
-        left = left.and_then(|sum| sum.checked_add(other.upper));
-        if other.journaled {
+        left = left.and_then(|sum| sum.checked_add(other.amount));
+        if other.is_noted() {
             charged.also_released.push(other.id);
         }
-        other.resolve(None, None);
+        let share = beyond.min(other.amount);
+        beyond = minus(beyond, share);
+        other.resolve(Some(share), None);
     }
-    let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
+    let of_others = minus(cost, plus(first.amount, beyond));
+    let by_first = minus(cost, of_others);
+    let simple = beyond == Money::ZERO && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost), tokens);
+        first.resolve(Some(by_first), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost, tokens };
+    let ask = SettleHold { id: first.id, charge: by_first, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
-            charged.cost = settled.charged;
+            charged.cost = plus(settled.charged, of_others);
             charged.shortfall = settled.shortfall;
             charged.period_start = settled.period_start;
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
+        Ok(None) | Err(_) => first.resolve(Some(by_first), tokens),
     }
     charged
 }

@@ -96,6 +96,7 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    unverified: bool,
     draining: bool,
     shutting_down: bool,
     last_error: Option<(&'static str, Mono)>,
@@ -123,6 +124,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            unverified: false,
             draining: false,
             shutting_down: false,
             last_error: None,
@@ -228,10 +230,11 @@ impl UpstreamState {
         } else if self.quarantined {
             Some(Why::Quarantined)
         } else {
-            self.parked.map(|reason| match reason {
+            let parked = self.parked.map(|reason| match reason {
                 ParkReason::KeyRejected => Why::Parked,
                 ParkReason::OutOfQuota => Why::OutOfCredit,
-            })
+            });
+            parked.or(self.unverified.then_some(Why::Unverified))
         }
     }
 

@@ -147,6 +147,7 @@ fn what_a_call_keeps_depends_on_whether_the_work_was_done() {
     check_fate(OutcomeKind::Timeout, None, 60_000);
     check_fate(OutcomeKind::Transport, None, 60_000);
     check_fate(OutcomeKind::ClientGone, None, 60_000);
+    check_fate(OutcomeKind::Outrun { after: Duration::from_secs(1) }, None, 60_000);
     check_fate(OutcomeKind::Timeout, Some(0), 100_000);
 }
 
@@ -378,12 +379,14 @@ fn a_key_without_credit_is_parked_until_a_human_says_otherwise() {
     finish(&mut state, 1, OutcomeKind::OutOfQuota, at(1));
     finish(&mut state, 2, OutcomeKind::KeyRejected, at(1));
     let poll = state.poll(at(1));
-    assert_eq!(refused_in(&poll), vec![(3, Why::OutOfCredit)]);
+    assert_eq!(refused_in(&poll), vec![(3, Why::Parked)], "the last word counts");
     assert_eq!(poll.effects.iter().filter(|effect| matches!(effect, Effect::Parked(_))).count(), 1);
     refused(&mut state, 4, SEARCH, 1, at(3_600_000), Why::Parked, None);
     assert_eq!(state.snapshot(at(2)).breaker, Phase::Closed);
     state.resume();
     granted(&mut state, 5, SEARCH, 1, at(3_600_001));
+    finish(&mut state, 5, OutcomeKind::OutOfQuota, at(3_600_002));
+    refused(&mut state, 6, SEARCH, 1, at(3_600_003), Why::OutOfCredit, None);
 }
 
 #[test]
@@ -395,6 +398,10 @@ fn operators_close_the_door_and_open_it_again() {
     state.quarantine(true);
     refused(&mut state, 1, SEARCH, 1, at(0), Why::Quarantined, None);
     state.quarantine(false);
+    state.unverified(true);
+    refused(&mut state, 1, SEARCH, 1, at(0), Why::Unverified, None);
+    assert!(!state.usable(at(0)));
+    state.unverified(false);
     state.force_open();
     refused(&mut state, 1, SEARCH, 1, at(9_999_999), Why::CircuitOpen, None);
     state.force_close();
