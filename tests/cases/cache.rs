@@ -111,7 +111,7 @@ async fn failures_then_success(provider: &Provider, gateway: &Gateway) {
 fn impatient(provider: &Provider, extra: &str) -> Gateway {
     let url = format!("{}/v1", provider.base_url());
     let config = embedding_config(&[("one", "openai", &url)], PRICED, "", extra);
-    Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntimeout_s = 0.5\n"))
+    Gateway::start(&config.replace("provider = \"openai\"\n", "provider = \"openai\"\ntimeout_s = 1.5\n"))
 }
 
 #[tokio::test]
