@@ -187,6 +187,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::cache::Value;
     use crate::error::Code;
     use crate::pure::cache_key::text_digest;
     use crate::vector::Vector;
@@ -196,7 +197,7 @@ mod tests {
     }
 
     fn vector() -> Cached {
-        Cached { vector: Vector::from_floats(&[1.0, 2.0]).expect("finite"), tokens: 1 }
+        Cached { value: Value::Vector(Vector::from_floats(&[1.0, 2.0]).expect("finite")), tokens: 1, estimated: false }
     }
 
     #[track_caller]
