@@ -18,6 +18,7 @@ use crate::edge::auth::KeyRing;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::pure::token_estimate::{Correction, Estimate};
+use crate::store::redis::ledger::{SharedAccount, SharedLedger};
 
 /// One configuration in force.
 pub struct Running {
@@ -50,6 +51,16 @@ pub struct TenantRuntime {
     pub board: Arc<Board>,
     /// Owns its balance.
     pub ledger: Addr<LedgerActor>,
+    /// Its balance in the ledger that replicas share, where there is one; then the actor above owns its limits only.
+    pub shared: Option<Shared>,
+}
+
+/// A tenant's account in the shared ledger.
+pub struct Shared {
+    /// The ledger.
+    pub ledger: Arc<SharedLedger>,
+    /// The account.
+    pub account: Arc<SharedAccount>,
 }
 
 /// A model with what was learned of it.

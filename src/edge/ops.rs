@@ -18,8 +18,16 @@ pub async fn readyz(request: HttpRequest) -> HttpResponse {
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };
+    // Without its server a replica still serves unlimited tenants, misses and local limits, and the others have the
+    // same server: taking all of them out would help nobody. So it is told, not failed.
+    let without = match &worker.gateway.redis {
+        Some(redis) if !redis.link.is_up() => " (without redis)",
+        _ => "",
+    };
     match why_not_ready(&worker.gateway) {
-        None => HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ready\n"),
+        None => HttpResponse::Ok()
+            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+            .body(format!("ready{without}\n")),
         Some(reason) => HttpResponse::ServiceUnavailable()
             .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
             .insert_header(("retry-after", "1"))

@@ -31,8 +31,9 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
+use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -235,10 +236,18 @@ impl Parts<'_> {
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let remaining = tenant.board.remaining();
-        let bounds = match remaining {
+        let mut bounds = match remaining {
             Some(remaining) => cost_bounds(self.call, self.indices, calls, remaining).await,
             None => CostBounds::NOTHING,
         };
+        if let Some(shared) = &tenant.shared
+            && bounds.upper > Money::ZERO
+        {
+            let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
+            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
+            // The rest is the tenant's own limits, which the actor owns.
+            bounds = CostBounds::NOTHING;
+        }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], false).await;
@@ -279,6 +288,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Holds the money of a tenant whose balance replicas share.
+    async fn hold_shared(
+        &self,
+        shared: &Shared,
+        bounds: CostBounds,
+        patience: Duration,
+    ) -> Result<SharedHold, ApiError> {
+        let request = self.call.context.request_id.clone();
+        let ask = SharedAsk { upper: bounds.upper, likely: bounds.likely, lower: bounds.lower, patience, request };
+        let placed = tokio::select! {
+            placed = shared.ledger.place(&shared.account, &ask) => placed,
+            () = self.gone.cancelled() => return Err(client_gone()),
+        };
+        placed.map_err(|refusal| match refusal {
+            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Unavailable => refuse::ledger_unavailable(),
+        })
     }
 
     /// How long this request can wait for capacity or for money that is held by others.

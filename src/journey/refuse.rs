@@ -168,6 +168,12 @@ pub fn retry_budget() -> ApiError {
     ApiError::new(Code::UpstreamError, "the upstream failed, and retries have used up their share (retry.budget_ratio)")
 }
 
+/// The ledger that replicas share does not answer.
+pub fn ledger_unavailable() -> ApiError {
+    let message = "the shared ledger does not answer, so nothing that costs money is called";
+    ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
+}
+
 /// An actor is restarting; it takes milliseconds.
 pub fn restarting() -> ApiError {
     ApiError::new(Code::Overloaded, "the gateway is recovering from a fault").retry_after(Some(Duration::from_secs(1)))

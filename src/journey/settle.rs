@@ -16,7 +16,9 @@ use crate::pure::class::TrafficClass;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
+use crate::store::redis::ledger::SharedHold;
 use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
 use crate::worker::Worker;
@@ -55,6 +57,8 @@ pub struct Tally {
     pub spent: Vec<Spent>,
     /// Open holds.
     pub holds: Vec<Hold>,
+    /// Open holds in the ledger that replicas share.
+    pub shared_holds: Vec<SharedHold>,
     /// Upstream calls made.
     pub attempts: u32,
     dwell: Duration,
@@ -125,9 +129,14 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
-    let charged = resolve(worker, &call, &mut tally).await;
-    let record = record(&call, &tally, &charged, &result);
-    if let Err(error) = keep(worker, record, charged.cost > Money::ZERO).await {
+    let mut charged = resolve(worker, &call, &mut tally).await;
+    let records = record(&call, &tally, &charged, &result);
+    let holds = std::mem::take(&mut tally.shared_holds);
+    let kept = match &call.context.tenant.shared {
+        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        None => keep(worker, records, charged.cost > Money::ZERO).await,
+    };
+    if let Err(error) = kept {
         worker.gateway.telemetry.store_failed("usage", &error);
         result = Err(ApiError::new(
             Code::StoreUnavailable,
@@ -172,7 +181,7 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();
     let Some(first) = holds.next() else {
-        if cost > Money::ZERO {
+        if cost > Money::ZERO && tenant.shared.is_none() {
             let id = worker.gateway.journal.next_hold_id();
             tenant.ledger.do_send(Metered { id, charge: cost });
         }
@@ -247,6 +256,7 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         dwell: tally.dwell,
         hold: charged.hold,
         period_start: charged.period_start,
+        shared: None,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
     records.extend(charged.also_released.iter().map(|id| {
@@ -268,6 +278,30 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
         Err(_) if tally.attempts == 0 => Outcome::Refused,
         Err(_) => Outcome::Failed,
     }
+}
+
+/// Settles with the ledger that replicas share: the usage record goes there with the charge, in one step.
+async fn settle_shared(
+    worker: &Worker,
+    shared: &Shared,
+    holds: Vec<SharedHold>,
+    records: Vec<Record>,
+    charged: &mut Charged,
+) -> std::io::Result<()> {
+    let mut others = Vec::new();
+    for record in records {
+        match record {
+            Record::Usage(mut usage) => {
+                let settled = shared.ledger.settle(&shared.account, holds, charged.cost, &mut usage).await?;
+                charged.cost = settled.charged;
+                charged.shortfall = settled.shortfall;
+                charged.remaining = settled.remaining;
+                break;
+            }
+            other => others.push(other),
+        }
+    }
+    if others.is_empty() { Ok(()) } else { keep(worker, others, true).await }
 }
 
 /// Records that cost something or end a hold are written now; the others may follow in a batch.
