@@ -1,7 +1,10 @@
 //! What replicas share, against a real Redis server and several real gateways.
 
+mod amounts;
+mod cache;
 mod ledger;
 mod outage;
+mod scripted;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
