@@ -49,7 +49,7 @@ async fn entries(
     tally: &mut Tally,
 ) -> Result<Vec<Entry>, ApiError> {
     admit::check_budget(call)?;
-    let mut plan = plan::look_up(worker, call);
+    let mut plan = plan::look_up(worker, call).await;
     let ended = complete(worker, call, &mut plan, gone, tally).await;
     tally.cached_items = plan.hits();
     tally.cache = Some(plan.cache_result());

@@ -89,7 +89,10 @@ pub struct Work {
 }
 
 /// Looks up every input.
-pub fn look_up(worker: &Worker, call: &Call) -> Plan {
+///
+/// # Cancel safety
+/// Safe.
+pub async fn look_up(worker: &Worker, call: &Call) -> Plan {
     let sharing = sharing(worker, call);
     let keys = Keys::new(call);
     let mut units: Vec<Unit> = Vec::with_capacity(call.items.len());
@@ -112,8 +115,22 @@ pub fn look_up(worker: &Worker, call: &Call) -> Plan {
                 unit.state = State::Known(entry);
             }
         }
+        if worker.gateway.cache.remote().is_some() {
+            plan.look_far(worker, call).await;
+        }
     }
     plan
+}
+
+/// Whether an entry is of the kind and width that the call asks for.
+fn fits(call: &Call, entry: &Entry) -> bool {
+    match &call.task {
+        Task::Embed(embed) => {
+            let width = embed.width.or(call.model.native_width());
+            entry.vector().is_some_and(|vector| width.is_none_or(|width| width == vector.width()))
+        }
+        Task::Rerank(_) => entry.score().is_some(),
+    }
 }
 
 fn sharing(worker: &Worker, call: &Call) -> Sharing {
@@ -230,6 +247,19 @@ impl Plan {
     pub fn hits(&self) -> usize {
         let is_hit = |unit: &Unit| !unit.led && matches!(unit.state, State::Known(_));
         self.unit_of.iter().filter(|unit| is_hit(&self.units[**unit])).count()
+    }
+
+    /// Looks up what memory does not have, all in one step.
+    async fn look_far(&mut self, worker: &Worker, call: &Call) {
+        let is_missing = |unit: &&mut Unit| matches!(unit.state, State::Missing);
+        let missing: Vec<&mut Unit> = self.units.iter_mut().filter(is_missing).collect();
+        let keys: Vec<CacheKey> = missing.iter().map(|unit| unit.key).collect();
+        let found = worker.gateway.cache.get_far(&keys, |entry| fits(call, entry), clock::mono()).await;
+        for (unit, found) in missing.into_iter().zip(found) {
+            if let Some(entry) = found {
+                unit.state = State::Known(entry);
+            }
+        }
     }
 
     /// What the client is told about the cache.
