@@ -4,5 +4,6 @@ mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod redis;
 mod sdk;
 mod support;

@@ -106,6 +106,7 @@ fn log(end: &RequestEnd<'_>) {
     match &end.journey {
         Some(journey) => tracing::info!(
             target: "vectorgate::request",
+            operation = end.operation,
             request_id = end.request_id.as_str(),
             trace_id = %end.trace.id(),
             tenant = journey.tenant.as_str(),
@@ -122,17 +123,18 @@ fn log(end: &RequestEnd<'_>) {
             cached_items = journey.cached_items,
             tokens = journey.tokens,
             error,
-            "{}", end.operation
+            "request"
         ),
         None => tracing::info!(
             target: "vectorgate::request",
+            operation = end.operation,
             request_id = end.request_id.as_str(),
             trace_id = %end.trace.id(),
             class = end.class.as_str(),
             status,
             latency_ms,
             error,
-            "{}", end.operation
+            "request"
         ),
     }
 }
