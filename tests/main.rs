@@ -4,6 +4,7 @@ mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod observe;
 mod redis;
 mod sdk;
 mod support;
