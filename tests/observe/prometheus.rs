@@ -140,12 +140,12 @@ async fn a_real_prometheus_scrapes_the_gateway_and_evaluates_the_rules_on_it() {
         gateway.embed(json!(format!("text {sent}"))).await.expect(200);
         sent += 1;
         let served = prometheus.value("sum(vectorgate_request_duration_seconds_count)").await;
-        let recorded = prometheus.value("vectorgate:requests:rate5m").await;
+        let recorded = prometheus.value("max(vectorgate:requests:rate5m)").await;
         if prometheus.value("up").await == 1.0 && recorded > 0.0 && served > 0.0 {
             assert!(served <= f64::from(sent), "{served} of {sent}");
             break;
         }
-        assert!(Instant::now() < until, "not scraped: {}", prometheus.api("targets").await);
+        assert!(Instant::now() < until, "{served} served, {recorded} recorded: {}", prometheus.api("targets").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let data = prometheus.api("rules").await;
