@@ -81,6 +81,8 @@ async fn complete(
     if plan.is_complete() {
         return Ok(());
     }
-    // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same"))
+    // Whoever led failed each time.
+    Err(plan.last_told().unwrap_or_else(|| {
+        ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same")
+    }))
 }

@@ -119,9 +119,11 @@ fn judge(client: &str, provider: &str, wish: &str, body: &Value, answer: &Answer
         let message = ["/error/message", "/message", "/detail", "/error"].iter();
         let message = message.filter_map(|at| told.pointer(at)?.as_str()).next().unwrap_or_else(|| panic!("{note}"));
         let fields = ["input_type", "task", "prompt_name", "input"];
-        let named = fields
-            .iter()
-            .find(|field| message.contains(&format!("`{field}`")) || message.starts_with(&format!("{field}[")));
+        let named = fields.iter().find(|field| {
+            message.contains(&format!("`{field}`"))
+                || message.contains(&format!("'{field}'"))
+                || message.starts_with(&format!("{field}["))
+        });
         return (*named.unwrap_or_else(|| panic!("no field is named: {note}"))).to_owned();
     }
     let (_, input) = body

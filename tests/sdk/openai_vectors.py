@@ -4,25 +4,36 @@ usage: openai_vectors.py GATEWAY_URL KEY MODEL DIRECT_URL
 Exit 0: equal number for number; 1: they differ, and how; 2: could not run.
 """
 
+import base64
 import sys
 
+import numpy
 from openai import OpenAI
 
 WIDTH = 384
-TEXTS = [f"Paragraph {n}: how to turn on mutual TLS for service number {n * n}, é, 日本語, \"quoted\"\n" for n in range(50)]
+TEXTS = [f"{n}: mutual TLS, é 日本 \"{n * n}\"\n" for n in range(50)]
 
 
-def differences(name, got, direct):
-    """Everything in which an answer differs from that of the direct call."""
+def numbers(embedding):
+    """The 32-bit numbers of a vector in any form; an explicit base64 is left to the caller by the SDK."""
+    if isinstance(embedding, str):
+        return numpy.frombuffer(base64.b64decode(embedding), dtype="<f4")
+    return numpy.array(embedding, dtype="<f4")
+
+
+def differences(name, got, direct, as_it_came=False):
+    """Everything in which an answer differs from that of the direct call: as it came, or as 32-bit numbers."""
     if len(got.data) != len(direct.data):
         yield f"{name}: {len(got.data)} vectors, directly {len(direct.data)}"
     for position, (ours, theirs) in enumerate(zip(got.data, direct.data)):
         if ours.index != position:
             yield f"{name}: index {ours.index} at position {position}"
-        if len(theirs.embedding) != WIDTH:
-            yield f"{name}: the server's own vector {position} has {len(theirs.embedding)} numbers"
-        if ours.embedding != theirs.embedding:
+        if len(numbers(ours.embedding)) != WIDTH:
+            yield f"{name}: vector {position} has {len(numbers(ours.embedding))} numbers"
+        if as_it_came and ours.embedding != theirs.embedding:
             yield f"{name}: vector {position} differs: {ours.embedding[:3]}… directly {theirs.embedding[:3]}…"
+        if not numpy.array_equal(numbers(ours.embedding), numbers(theirs.embedding)):
+            yield f"{name}: vector {position} differs as 32-bit numbers"
     if got.usage.prompt_tokens != direct.usage.prompt_tokens:
         yield f"{name}: {got.usage.prompt_tokens} tokens, directly {direct.usage.prompt_tokens}"
 
@@ -32,17 +43,32 @@ def main():
     gateway = OpenAI(base_url=gateway_url, api_key=key, max_retries=0)
     direct = OpenAI(base_url=direct_url, api_key="none", max_retries=0)
     found = []
-    # Without a word about the encoding the SDK asks for base64 and decodes it. Each is asked twice: called, then cached.
-    for name, text in [("one string", "What does a breaker do?"), ("a list of 50", TEXTS)]:
-        for encoding in [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}]:
-            asked = {"model": model, "input": text, **encoding}
-            reference = direct.embeddings.create(**asked)
-            for turn in ["first", "again"]:
-                answer = gateway.embeddings.create(**asked)
-                found += differences(f"{name}, {encoding or 'default'}, {turn}", answer, reference)
-    # A list of texts that were never asked in this mixture, in floats from the start.
-    fresh = {"model": model, "input": [f"fresh {text}" for text in TEXTS], "encoding_format": "float"}
-    found += differences("a fresh list of 50 in floats", gateway.embeddings.create(**fresh), direct.embeddings.create(**fresh))
+    # Without a word about the encoding the SDK asks for base64 and decodes it.
+    forms = [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}]
+
+    # One string of its own for each form: nothing is cached, so what comes is what the server sent.
+    for form in forms:
+        asked = {"model": model, "input": f"What does a breaker do? ({form})", **form}
+        reference = direct.embeddings.create(**asked)
+        for turn in ["called", "cached"]:
+            answer = gateway.embeddings.create(**asked)
+            found += differences(f"one string, {form or 'default'}, {turn}", answer, reference, as_it_came=True)
+
+    # The same list in every form: called once, and rendered for each. A list of numbers is the server's own text.
+    asked = {"model": model, "input": TEXTS}
+    reference = direct.embeddings.create(**asked, encoding_format="float")
+    for form, turn in [(forms[1], "called"), (forms[1], "cached"), (forms[0], "cached"), (forms[2], "cached")]:
+        answer = gateway.embeddings.create(**asked, **form)
+        name = f"a list of 50, {form or 'default'}, {turn}"
+        found += differences(name, answer, reference, as_it_came=form == forms[1])
+    # The other way round: called as base64.
+    asked = {"model": model, "input": [f"again {text}" for text in TEXTS[:5]]}
+    reference = direct.embeddings.create(**asked)
+    for form, turn in [(forms[0], "called"), (forms[1], "cached")]:
+        name = f"a list of 5, {form or 'default'}, {turn}"
+        answer = gateway.embeddings.create(**asked, **form)
+        found += differences(name, answer, reference, as_it_came=form == forms[0])
+
     for difference in found[:10]:
         print(difference)
     return 1 if found else 0
