@@ -40,7 +40,7 @@ pub struct Gateway {
     /// What replicas share; `None`: nothing.
     pub redis: Option<Redis>,
     /// Keeps vectors.
-    pub cache: Cache,
+    pub cache: Arc<Cache>,
     /// Metrics, events, logs.
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
@@ -63,13 +63,13 @@ impl Gateway {
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
-        let cache = Cache::new(&plan.cache);
+        let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
         let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch, redis: redis.as_ref() };
         let running = parts.running(plan);
         if let Some(redis) = &redis {
-            redis.start()?;
+            redis.start(&cache)?;
         }
         let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
         if !sentinel.is_idle() {

@@ -19,6 +19,10 @@ use crate::worker::Worker;
 /// first and never sends into a connection that is going away.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 
+/// After an answer that came before the whole request was read, so much longer is read on and thrown away: a client that
+/// reads only once it has sent everything would else find a reset connection instead of the answer.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// Connections waiting to be accepted.
 const BACKLOG: u32 = 4096;
 
@@ -54,6 +58,7 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
             .workers(server.workers)
             .client_request_timeout(server.header_timeout)
             .keep_alive(KEEP_ALIVE)
+            .client_disconnect_timeout(LINGER)
             .h1_allow_half_closed(false)
             .tcp_nodelay(true)
             .backlog(BACKLOG)

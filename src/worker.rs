@@ -101,11 +101,6 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether time ran out.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, CallError::Wire(WireError::Timeout))
-    }
-
     /// Says what happened, for a client: no address, no text.
     pub fn describe(&self) -> String {
         match self {

@@ -5,5 +5,6 @@ mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod redis;
 mod sdk;
 mod support;

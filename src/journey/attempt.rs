@@ -41,7 +41,7 @@ use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
 use super::items::renumber;
-use super::plan::{Entry, Round, client_gone};
+use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
 use race::Decided;
@@ -59,8 +59,15 @@ enum PartError {
         /// What the client reads if the part is a single input.
         error: ApiError,
     },
+    /// One of its inputs is at fault, and the upstream does not say which.
+    Unnamed(ApiError),
     /// The request fails.
-    Failed(ApiError),
+    Failed {
+        /// What the client reads.
+        error: ApiError,
+        /// Whom else it concerns.
+        reach: Reach,
+    },
 }
 
 struct PartEnd {
@@ -118,11 +125,20 @@ pub async fn run(
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
-                if !cutter.split(&parts, end.range, refused) {
+                if !cutter.split(&parts, end.range.clone(), refused) {
+                    let alone = end.range.len() == 1;
+                    round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
                     failed.get_or_insert(error);
                 }
             }
-            Err(PartError::Failed(error)) => {
+            Err(PartError::Unnamed(error)) => {
+                // Halving finds the input in a few calls, and keeps what the others get meanwhile.
+                if !cutter.halve(&parts, end.range) {
+                    failed.get_or_insert(error);
+                }
+            }
+            Err(PartError::Failed { error, reach }) => {
+                round.fail(end.range, &error, reach);
                 failed.get_or_insert(error);
             }
         }
@@ -180,6 +196,17 @@ impl Cutter {
         for piece in pieces.into_iter().rev() {
             self.again.push_front(range.start + piece.start..range.start + piece.end);
         }
+        true
+    }
+
+    /// Cuts a part in two; false if it cannot be cut.
+    fn halve(&mut self, parts: &Parts<'_>, range: Range<usize>) -> bool {
+        if !parts.call.items_stand_alone() || range.len() < 2 {
+            return false;
+        }
+        let middle = range.start + range.len() / 2;
+        self.again.push_front(middle..range.end);
+        self.again.push_front(range.start..middle);
         true
     }
 }
@@ -381,7 +408,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<ApiError> = None;
+        let mut last: Option<Failure> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -390,7 +417,9 @@ impl Parts<'_> {
             let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
-                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+                Err(refused) => {
+                    break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
+                }
             };
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
@@ -413,10 +442,10 @@ impl Parts<'_> {
             };
             let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
-            last = Some(failure.error);
+            last = Some(failure);
             tokio::time::sleep(wait).await;
             if self.gone.is_cancelled() {
-                break Err(PartError::Failed(client_gone()));
+                break Err(PartError::Failed { error: client_gone(), reach: Reach::Request });
             }
         };
         PartEnd { range, result, seen }
@@ -449,6 +478,10 @@ impl Parts<'_> {
         // Another upstream is tried at once; the same one after a pause.
         if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
+        }
+        // Nobody searching waits for the same silence twice, and the provider may have done the work.
+        if failure.error.code == Code::UpstreamTimeout && self.call.class.is_interactive() {
+            return None;
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
         let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
@@ -584,13 +617,16 @@ struct Failure {
     elsewhere: bool,
     retry_after: Option<Duration>,
     too_large: Option<TooLarge>,
+    /// Whom it concerns; `None`: one input, which is not known yet.
+    reach: Option<Reach>,
 }
 
 impl From<Failure> for PartError {
-    fn from(failure: Failure) -> PartError {
-        match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
-            None => PartError::Failed(failure.error),
+    fn from(Failure { error, too_large, reach, .. }: Failure) -> PartError {
+        match (too_large, reach) {
+            (Some(refused), _) => PartError::TooLarge { refused, error },
+            (None, None) => PartError::Unnamed(error),
+            (None, Some(reach)) => PartError::Failed { error, reach },
         }
     }
 }
@@ -603,45 +639,72 @@ impl Failure {
             elsewhere: true,
             retry_after: None,
             too_large: None,
+            reach: Some(Reach::Upstream),
         }
     }
 
     fn wire(error: &CallError) -> Failure {
-        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
+        let (code, reach) = match error {
+            CallError::Bad(bad) => return Failure::bad_answer(bad),
+            CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
+            CallError::Wire(_) => (Code::UpstreamError, Reach::Upstream),
+        };
         let message = format!("the upstream {}", error.describe());
-        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
+        Failure {
+            error: ApiError::new(code, message),
+            elsewhere: true,
+            retry_after: None,
+            too_large: None,
+            reach: Some(reach),
+        }
     }
 
     fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
-        let retry_after = error.wait_hint;
-        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
-        let said = |code: Code| {
-            let own = |item: usize| indices.get(item).copied();
-            let (message, named) = renumber(&error.message, own);
-            let only = if let [only] = indices { Some(*only) } else { None };
-            let message = match named.or(only) {
-                Some(item) if embeds && !message.contains("input[") => format!("input[{item}]: {message}"),
-                _ => message,
-            };
-            let param = error.param.as_deref().map(|param| renumber(param, own).0.into());
-            ApiError { code, message: message.into(), param, retry_after, provider: None }
+        let ProviderError { status, fault, message, .. } = error;
+        let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
+        let (message, named) = match fault {
+            Fault::Request | Fault::TooLarge => name_item(&message, indices, embeds),
+            _ => (message, None),
         };
-        let (error, elsewhere, too_large) = match error.fault {
-            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
+        let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
+        let word = |status: u16| Some(Box::new(ProviderWord { status, code: error.code, kind: error.kind }));
+        let param = error.param.map(|param| renumber(&param, |place| indices.get(place).copied()).0.into());
+        let (code, message, provider) = match fault {
+            Fault::Request => (Code::InvalidInput, message, word(status)),
+            Fault::TooLarge if status == 413 => (Code::BodyTooLarge, message, word(status)),
+            Fault::TooLarge => (Code::InvalidInput, message, word(status)),
             Fault::Auth => {
                 let message = "the upstream refused the gateway's own key; the operator has been told";
-                (ApiError::new(Code::UpstreamAuth, message), true, None)
+                (Code::UpstreamAuth, message.to_owned(), None)
             }
-            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
+            // Some providers say so with 401, 402 or 403: to the client these would be about its own key and money.
+            Fault::Quota | Fault::RateLimited => {
+                let status = Code::UpstreamRateLimited.row().status;
+                (Code::UpstreamRateLimited, message, word(status))
+            }
             Fault::Server => {
-                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
-                (ApiError::new(Code::UpstreamError, message), true, None)
+                let message = format!("the upstream failed with status {status}: {message}");
+                (Code::UpstreamError, message, None)
             }
         };
-        Failure { error, elsewhere, retry_after, too_large }
+        let reach = match fault {
+            Fault::Request if named.is_none() && error.too_long => None,
+            Fault::Request | Fault::TooLarge => Some(named.map_or(Reach::Request, Reach::Item)),
+            Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server => Some(Reach::Upstream),
+        };
+        let error = ApiError { code, message: message.into(), param, retry_after, provider };
+        Failure { error, elsewhere, retry_after, too_large: refused.filter(|_| fault == Fault::TooLarge), reach }
     }
+}
+
+/// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
+fn name_item(message: &str, indices: &[usize], embeds: bool) -> (String, Option<usize>) {
+    let (message, named) = renumber(message, |place| indices.get(place).copied());
+    let only = if let [only] = indices { Some(*only) } else { None };
+    let Some(item) = named.or(only) else { return (message, None) };
+    let told = !embeds || message.contains("input[");
+    let message = if told { message } else { format!("input[{item}]: {message}") };
+    (message, indices.iter().position(|index| *index == item))
 }
 
 fn kind_of(error: &ProviderError) -> OutcomeKind {

@@ -49,7 +49,7 @@ async fn entries(
     tally: &mut Tally,
 ) -> Result<Vec<Entry>, ApiError> {
     admit::check_budget(call)?;
-    let mut plan = plan::look_up(worker, call);
+    let mut plan = plan::look_up(worker, call).await;
     let ended = complete(worker, call, &mut plan, gone, tally).await;
     tally.cached_items = plan.hits();
     tally.cache = Some(plan.cache_result());
@@ -81,6 +81,8 @@ async fn complete(
     if plan.is_complete() {
         return Ok(());
     }
-    // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same"))
+    // Whoever led failed each time.
+    Err(plan.last_told().unwrap_or_else(|| {
+        ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same")
+    }))
 }

@@ -229,10 +229,12 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
-        } else if self.parked.is_some() {
-            Some(Why::Parked)
         } else {
-            self.unverified.then_some(Why::Unverified)
+            let parked = self.parked.map(|reason| match reason {
+                ParkReason::KeyRejected => Why::Parked,
+                ParkReason::OutOfQuota => Why::OutOfCredit,
+            });
+            parked.or(self.unverified.then_some(Why::Unverified))
         }
     }
 

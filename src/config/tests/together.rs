@@ -108,7 +108,6 @@ fn an_upstream_serves_only_what_its_provider_can() {
             "[[models]]\nname = \"r\"\nkind = \"rerank\"\n[[upstreams]]\nid = \"o\"\nprovider = \"openai\"\nserves = [{ model = \"r\" }]\n",
         ),
         &[
-            "t.toml:15: models[1].kind (r): rerank and chat models are not available yet",
             "t.toml:19: upstreams[1].serves[0].model (o): openai serves no rerank models such as \"r\"; serve it from \
              another provider, or correct its `kind`",
         ],
