@@ -12,10 +12,10 @@ use crate::actors::router::{Served, ServedBatch};
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
 use crate::dialects::cut::UsageRead;
-use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
+use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed, names_fewer_items};
 use crate::dialects::wire::{Answer, Wire, WireError};
 use crate::dialects::{
-    BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated,
+    BadAnswer, Dtype, EmbedOptions, EmbedRequest, Fault, Input, ProviderError, Unsupported, client, simulated,
 };
 use crate::gateway::Gateway;
 use crate::ids::UpstreamId;
@@ -201,7 +201,11 @@ fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {
     let reply = if (200..300).contains(&status) {
         decode_embed(provider, &headers, &answer.body, expect).map(Reply::Answer).map_err(CallError::Bad)
     } else {
-        Ok(Reply::Error(decode_error(provider, status, &headers, &answer.body)))
+        let mut error = decode_error(provider, status, &headers, &answer.body);
+        if names_fewer_items(&error, expect.count) {
+            error.fault = Fault::TooLarge;
+        }
+        Ok(Reply::Error(error))
     };
     Exchange { reply, rate }
 }

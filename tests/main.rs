@@ -3,3 +3,4 @@
 mod cases;
 mod journey;
 mod support;
+mod traffic;

@@ -93,7 +93,7 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope: envelope(call) };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
@@ -184,6 +184,17 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    /// Bytes that a call's body has besides its inputs, at most.
+    envelope: u64,
+}
+
+/// What the gateway itself writes into a body besides inputs and what the client's own body had: at most this many bytes.
+const OWN_MEMBERS: u64 = 256;
+
+/// See [`Parts::envelope`]: the client's other members may travel with each part.
+fn envelope(call: &Call) -> u64 {
+    let inputs: u64 = call.inputs.iter().map(|input| input.raw().len() as u64).sum();
+    (call.original.body.len() as u64).saturating_sub(inputs) + OWN_MEMBERS
 }
 
 impl Parts<'_> {
@@ -197,7 +208,8 @@ impl Parts<'_> {
         let mut least = Limits::default();
         for route in self.routes.iter() {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
-            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes };
+            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes };
             least = least.tighter(own).tighter(route.upstream.board.call_limits(batch));
         }
         let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
