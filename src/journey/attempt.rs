@@ -28,6 +28,7 @@ use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
+use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
@@ -101,8 +102,12 @@ pub async fn run(
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
     let mut failed = None;
+    // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
+    // parts are under way.
+    let mut unproven = false;
     loop {
-        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+        let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
+        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.push(parts.run(range, None));
         }
@@ -110,12 +115,14 @@ pub async fn run(
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {
+                unproven = false;
                 tally.spent.push(landed.spent);
                 for (index, entry) in end.range.zip(landed.entries) {
                     round.land(worker, call, index, entry);
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
+                unproven = true;
                 if !cutter.split(end.range, refused) {
                     failed.get_or_insert(error);
                 }
@@ -151,13 +158,19 @@ impl Cutter {
     }
 
     fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
+        let limits = parts.limits().tighter(self.learned.limits());
         if let Some(range) = self.again.pop_front() {
-            return Some(range);
+            // Cut by what was known then; more may have been learned since.
+            let cut = range.start + front(&self.sizes[range.clone()], &limits);
+            if cut < range.end {
+                self.again.push_front(cut..range.end);
+            }
+            return Some(range.start..cut);
         }
         if self.next >= self.sizes.len() {
             return None;
         }
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
+        let length = front(&self.sizes[self.next..], &limits);
         let range = self.next..self.next + length;
         self.next = range.end;
         Some(range)
@@ -415,7 +428,10 @@ impl Parts<'_> {
     ) -> Result<Landed, Failure> {
         match exchange.reply {
             Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => Err(Failure::provider(error, &self.indices[range.clone()], too_large)),
+            Ok(Reply::Error(mut error)) => {
+                error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
+                Err(Failure::provider(error, &self.indices[range.clone()], too_large))
+            }
             Err(error) => Err(Failure::wire(&error)),
         }
     }

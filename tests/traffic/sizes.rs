@@ -22,14 +22,15 @@ async fn taken(gateway: &Gateway, provider: &Provider, name: &str, padding: usiz
     provider.stats().by_status.iter().filter(|(status, _)| **status != 200).map(|(_, count)| count).sum()
 }
 
-async fn learns(limits: Limits, configured: &str, padding: usize) {
+async fn learns(limits: Limits, configured: &str, also: &str, padding: usize) {
     let words = format!("{:?}", limits.words);
     let provider = Provider::start(Script::new().limits(limits));
     let large = "[quota]\nbatch_size = 500\n";
-    let told = Config::new().with(large).upstream("one", &provider.base_url(), configured).start();
+    let keys = format!("{configured}\n{also}");
+    let told = Config::new().with(large).upstream("one", &provider.base_url(), &keys).start();
     assert_eq!(taken(&told, &provider, "configured", padding).await, 0, "{words}: split right from the start");
     drop(told);
-    let gateway = Config::new().with(large).upstream("one", &provider.base_url(), "").start();
+    let gateway = Config::new().with(large).upstream("one", &provider.base_url(), also).start();
     let refused = taken(&gateway, &provider, "unknown", padding).await;
     // 500 to 10 takes six halvings.
     assert!((1..=7).contains(&refused), "{words}: {refused} refusals are logarithmic");
@@ -39,18 +40,19 @@ async fn learns(limits: Limits, configured: &str, padding: usize) {
 #[tokio::test]
 async fn rg_93s4_limits_of_items_are_learned_from_every_providers_words() {
     let items = |max, words| Limits { max_items: Some(max), words, ..Limits::default() };
-    learns(items(10, Refusals::Number400), "max_batch_items = 10", 0).await;
-    learns(items(32, Refusals::Plain413), "max_batch_items = 32", 0).await;
-    learns(items(64, Refusals::Json413), "max_batch_items = 64", 0).await;
-    learns(items(96, Refusals::List422), "max_batch_items = 96", 0).await;
-    learns(items(25, Refusals::Native), "max_batch_items = 25", 0).await;
-    learns(items(40, Refusals::Empty413), "max_batch_items = 40", 0).await;
+    learns(items(10, Refusals::Number400), "max_batch_items = 10", "", 0).await;
+    learns(items(32, Refusals::Plain413), "max_batch_items = 32", "", 0).await;
+    learns(items(64, Refusals::Json413), "max_batch_items = 64", "", 0).await;
+    learns(items(96, Refusals::List422), "max_batch_items = 96", "", 0).await;
+    learns(items(25, Refusals::Native), "max_batch_items = 25", "", 0).await;
+    learns(items(40, Refusals::Empty413), "max_batch_items = 40", "", 0).await;
 }
 
 #[tokio::test]
 async fn rg_93s4_a_limit_of_bytes_is_learned_from_an_empty_413() {
     let limits = Limits { max_bytes: Some(2_000_000), words: Refusals::Empty413, ..Limits::default() };
-    learns(limits, "max_batch_bytes = 2000000", 9_000).await;
+    // However many tokens that may be: only the bytes shall bind.
+    learns(limits, "max_batch_bytes = 2000000", "max_batch_tokens = 1000000000", 9_000).await;
 }
 
 #[tokio::test]

@@ -204,6 +204,8 @@ fn classify(
         // 408, 409 (a busy resource at Jina), 424 (inference failed at TEI) and 499 (the provider thinks that we hung up)
         // say nothing about the request.
         408 | 409 | 424 | 425 | 499 => Fault::Server,
+        // Not in the provider's own form: a proxy's page, or another host than was meant.
+        404 | 405 if !said.structured => Fault::Server,
         404..=498 => Fault::Request,
         _ => Fault::Server,
     }
