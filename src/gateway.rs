@@ -17,11 +17,12 @@ use crate::edge::auth::KeyRing;
 use crate::edge::body::BodyBudget;
 use crate::ids::UpstreamId;
 use crate::lifecycle::Lifecycle;
-use crate::pure::ledger::{Account, Terms};
-use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
+use crate::pure::ledger::{Account, Standing, Terms};
+use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
 use crate::sentinel::{self, Sentinel, Watch};
 use crate::store::book::Page;
 use crate::store::journal::Journal;
+use crate::store::redis::Redis;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
@@ -36,6 +37,8 @@ pub struct Gateway {
     pub journal: Arc<Journal>,
     /// Keeps records that cost nothing until they are written.
     pub backlog: Backlog,
+    /// What replicas share; `None`: nothing.
+    pub redis: Option<Redis>,
     /// Keeps vectors.
     pub cache: Cache,
     /// Metrics, events, logs.
@@ -57,13 +60,17 @@ impl Gateway {
         telemetry.recovered(&recovery);
         let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry))
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
+        let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
-        let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
+        let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch, redis: redis.as_ref() };
         let running = parts.running(plan);
+        if let Some(redis) = &redis {
+            redis.start()?;
+        }
         let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
         if !sentinel.is_idle() {
             actix_web::rt::spawn(sentinel.run(asked));
@@ -73,6 +80,7 @@ impl Gateway {
             router,
             journal,
             backlog,
+            redis,
             cache,
             telemetry,
             bodies,
@@ -87,6 +95,7 @@ struct Parts<'a> {
     journal: &'a Arc<Journal>,
     telemetry: &'a Arc<Telemetry>,
     watch: &'a Watch,
+    redis: Option<&'a Redis>,
 }
 
 impl Parts<'_> {
@@ -125,11 +134,17 @@ impl Parts<'_> {
 
     fn tenant(&self, plan: &Arc<Tenant>) -> TenantRuntime {
         let terms = Terms { budget: plan.budget, period: plan.budget_period };
-        let account = Account::restore(
-            terms,
-            self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing)).unwrap_or_default(),
-        );
-        let board = Arc::new(Board::default());
+        let shared_ledger = self.redis.and_then(|redis| redis.ledger.as_ref());
+        let (account, board) = match shared_ledger {
+            None => {
+                let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
+                (Account::restore(terms, standing.unwrap_or_default()), Arc::new(Board::default()))
+            }
+            // The actor keeps the tenant's limits; its money is elsewhere.
+            Some(_) => (Account::restore(Terms::default(), Standing::default()), Arc::new(Board::of_shared_ledger())),
+        };
+        let shared = shared_ledger
+            .map(|ledger| Shared { ledger: Arc::clone(ledger), account: ledger.account(&plan.id, terms, &board) });
         let mut limits = limits_of(plan.tpm, plan.rpm);
         board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
@@ -137,7 +152,7 @@ impl Parts<'_> {
         let ledger = Supervisor::start_in_arbiter(&self.control, move |_| {
             LedgerActor::new(id, account, limits, shown, journal, telemetry)
         });
-        TenantRuntime { plan: Arc::clone(plan), board, ledger }
+        TenantRuntime { plan: Arc::clone(plan), board, ledger, shared }
     }
 }
 

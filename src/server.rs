@@ -93,6 +93,9 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     drain(&gateway).await;
     stop(client, admin).await;
     let _ended = timeout(RESERVE, async { (client_task.await, admin_task.await) }).await;
+    if let Some(redis) = &gateway.redis {
+        redis.stop();
+    }
     gateway.backlog.stop();
     gateway.journal.retry()
 }

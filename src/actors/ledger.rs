@@ -151,11 +151,25 @@ pub struct Board(Mutex<BoardState>);
 #[derive(Debug, Default, Clone, Copy)]
 struct BoardState {
     remaining: Option<Money>,
+    exhausted: bool,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
+    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
+    shared: bool,
 }
 
 impl Board {
+    /// A board whose balance the shared ledger shows.
+    pub fn of_shared_ledger() -> Board {
+        Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
+    pub fn show(&self, remaining: Option<Money>, exhausted: bool, resets_at: Option<Wall>) {
+        let mut state = self.0.lock();
+        (state.remaining, state.exhausted, state.resets_at) = (remaining, exhausted, resets_at);
+    }
+
     /// What is left of the tenant's own limits; `None` if it has none.
     pub fn limits(&self) -> Option<Allowances> {
         self.0.lock().limits
@@ -166,6 +180,11 @@ impl Board {
         self.0.lock().remaining
     }
 
+    /// Whether nothing is left and no open hold can leave anything.
+    pub fn exhausted(&self) -> bool {
+        self.0.lock().exhausted
+    }
+
     /// When the budget is refilled next.
     pub fn resets_at(&self) -> Option<Wall> {
         self.0.lock().resets_at
@@ -173,7 +192,12 @@ impl Board {
 
     /// Publishes an account's balance, and what is left of its limits if it has any.
     pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at(), limits };
+        let mut state = self.0.lock();
+        state.limits = limits;
+        if !state.shared {
+            (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
+            state.resets_at = account.resets_at();
+        }
     }
 }
 
@@ -399,7 +423,7 @@ impl LedgerActor {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
         self.board.publish(&self.account, limits);
-        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.account.remaining());
+        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.board.remaining());
     }
 
     /// Makes sure that a tick comes in time for whatever the clock alone will change; none comes if nothing will.

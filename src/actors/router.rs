@@ -179,7 +179,10 @@ impl Handler<Reserve> for Router {
 async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
     let held = match ask.hold.take() {
         Some((ledger, hold)) => {
+            let asked = clock::mono();
             let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
+            // The wait for money is not the upstream's: whoever got it would come too late everywhere otherwise.
+            ask.ask.deadline = ask.ask.deadline.plus(clock::mono().since(asked));
             placed.map_err(Unreserved::Hold)?
         }
         None => Money::ZERO,

@@ -4,9 +4,10 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod cutter;
+mod failure;
 mod race;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,31 +19,35 @@ use tokio_util::sync::CancellationToken;
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
 use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
 use crate::actors::upstream::{Report, TooLarge};
+use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
-use crate::dialects::upstream::{EmbedAnswer, Expect};
+use crate::dialects::rerank::{Document, search_units};
+use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
-use crate::error::{ApiError, Code, ProviderWord};
+use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::vector::Vector;
-use crate::worker::{CallError, Exchange, Reply, Worker};
+use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::vector::{Vector, VectorError};
+use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
-use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
-use super::classify::Call;
+use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
+use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::items::renumber;
 use super::plan::{Entry, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
+use cutter::Cutter;
+use failure::{Failure, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
@@ -97,7 +102,7 @@ pub async fn run(
     let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope: envelope(call) };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
-    let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
+    let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
@@ -123,7 +128,7 @@ pub async fn run(
             }
             Err(PartError::TooLarge { refused, error }) => {
                 unproven = true;
-                if !cutter.split(end.range, refused) {
+                if !cutter.split(&parts, end.range, refused) {
                     failed.get_or_insert(error);
                 }
             }
@@ -136,56 +141,6 @@ pub async fn run(
         Some(error) => Err(error),
         None if gone.is_cancelled() && round.led.iter().any(|work| work.done.is_none()) => Err(client_gone()),
         None => Ok(()),
-    }
-}
-
-/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
-struct Cutter {
-    sizes: Vec<ItemSize>,
-    next: usize,
-    again: VecDeque<Range<usize>>,
-    learned: Learned,
-}
-
-impl Cutter {
-    fn new(parts: &Parts<'_>) -> Cutter {
-        let size = |index: &usize| ItemSize {
-            tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.inputs[*index].raw().len() as u64 + 1,
-        };
-        let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
-    }
-
-    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
-        let limits = parts.limits().tighter(self.learned.limits());
-        if let Some(range) = self.again.pop_front() {
-            // Cut by what was known then; more may have been learned since.
-            let cut = range.start + front(&self.sizes[range.clone()], &limits);
-            if cut < range.end {
-                self.again.push_front(cut..range.end);
-            }
-            return Some(range.start..cut);
-        }
-        if self.next >= self.sizes.len() {
-            return None;
-        }
-        let length = front(&self.sizes[self.next..], &limits);
-        let range = self.next..self.next + length;
-        self.next = range.end;
-        Some(range)
-    }
-
-    /// Cuts a part that was too large into smaller ones; false if it is a single input, which cannot be cut.
-    fn split(&mut self, range: Range<usize>, refused: TooLarge) -> bool {
-        if !self.learned.refused(refused.sent, refused.kind, refused.hint) {
-            return false;
-        }
-        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
-        for piece in pieces.into_iter().rev() {
-            self.again.push_front(range.start + piece.start..range.start + piece.end);
-        }
-        true
     }
 }
 
@@ -206,27 +161,41 @@ const OWN_MEMBERS: u64 = 256;
 
 /// See [`Parts::envelope`]: the client's other members may travel with each part.
 fn envelope(call: &Call) -> u64 {
-    let inputs: u64 = call.inputs.iter().map(|input| input.raw().len() as u64).sum();
-    (call.original.body.len() as u64).saturating_sub(inputs) + OWN_MEMBERS
+    let items: u64 = (0..call.items.len()).map(|index| call.raw_bytes(index)).sum();
+    let others = match &call.task {
+        Task::Embed(embed) => (embed.original.body.len() as u64).saturating_sub(items),
+        Task::Rerank(rerank) => rerank.query.len() as u64,
+    };
+    others + OWN_MEMBERS
 }
 
 impl Parts<'_> {
     /// What one call may carry: the least that any upstream of the space takes, so that any of them may answer it.
     fn limits(&self) -> Limits {
-        if self.call.options.late_chunking {
-            // All inputs are one document to the model: a part would be another document.
+        if !self.call.items_stand_alone() {
+            // All inputs are one to the model: a part would be something else.
             return Limits::default();
         }
         let batch = !self.call.class.is_interactive();
+        let embeds = self.embeds();
+        let kind = self.call.model.plan.kind;
         let mut least = Limits::default();
         for route in self.routes.iter() {
-            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
+            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
             let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
-            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes };
-            least = least.tighter(own).tighter(route.upstream.board.call_limits(batch));
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
+            // What an upstream has taught about embedding calls says nothing about others.
+            if embeds {
+                least = least.tighter(route.upstream.board.call_limits(batch));
+            }
         }
-        let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
+        // Documents of one query are not a batch in that sense, and each call of theirs may cost a search.
+        let configured = (batch && embeds).then_some(self.call.context.running.plan.quota.batch_size);
         least.tighter(Limits { max_items: configured, ..Limits::default() })
+    }
+
+    fn embeds(&self) -> bool {
+        matches!(self.call.task, Task::Embed(_))
     }
 
     fn tokens(&self, range: &Range<usize>) -> u64 {
@@ -235,13 +204,26 @@ impl Parts<'_> {
 
     /// Reserves the first part together with the hold for the whole round, and notes the hold in the journal before
     /// anything is called, so that a crash cannot strand it unseen.
-    async fn reserve_with_hold(&self, range: Range<usize>, tally: &mut Tally) -> Result<Reserved, ApiError> {
+    async fn reserve_with_hold(
+        &self,
+        range: Range<usize>,
+        calls: usize,
+        tally: &mut Tally,
+    ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let remaining = tenant.board.remaining();
-        let bounds = match remaining {
-            Some(remaining) => cost_bounds(self.call, self.indices, remaining).await,
+        let mut bounds = match remaining {
+            Some(remaining) => cost_bounds(self.call, self.indices, calls, remaining).await,
             None => CostBounds::NOTHING,
         };
+        if let Some(shared) = &tenant.shared
+            && bounds.upper > Money::ZERO
+        {
+            let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
+            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
+            // The rest is the tenant's own limits, which the actor owns.
+            bounds = CostBounds::NOTHING;
+        }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], false).await;
@@ -282,6 +264,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Holds the money of a tenant whose balance replicas share.
+    async fn hold_shared(
+        &self,
+        shared: &Shared,
+        bounds: CostBounds,
+        patience: Duration,
+    ) -> Result<SharedHold, ApiError> {
+        let request = self.call.context.request_id.clone();
+        let ask = SharedAsk { upper: bounds.upper, likely: bounds.likely, lower: bounds.lower, patience, request };
+        let placed = tokio::select! {
+            placed = shared.ledger.place(&shared.account, &ask) => placed,
+            () = self.gone.cancelled() => return Err(client_gone()),
+        };
+        placed.map_err(|refusal| match refusal {
+            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Unavailable => refuse::ledger_unavailable(),
+        })
     }
 
     /// How long this request can wait for capacity or for money that is held by others.
@@ -370,8 +371,12 @@ impl Parts<'_> {
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
             let route = &self.routes[index];
-            let report = self.report(&exchange, &range, latency);
+            let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
+            if !self.embeds() {
+                // What an upstream keeps in mind of sizes is about embedding calls.
+                (report.chunk, report.too_large) = (None, None);
+            }
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
                 Ok(landed) => {
@@ -394,10 +399,24 @@ impl Parts<'_> {
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
-        let inputs: Vec<Input> =
-            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
-        let expect = Expect { count: range.len(), width: None, dtype: self.call.options.dtype };
-        self.worker.embed(self.call, route, &inputs, &expect).await
+        let indices = &self.indices[range.clone()];
+        let mut exchange = match &self.call.task {
+            Task::Embed(embed) => {
+                let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
+                self.worker.embed(self.call, embed, route, &inputs).await
+            }
+            Task::Rerank(rerank) => {
+                let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
+                self.worker.rerank(self.call, rerank, route, &documents).await
+            }
+        };
+        if let Ok(Reply::Error(error)) = &mut exchange.reply
+            && self.call.items_stand_alone()
+            && names_fewer_items(error, range.len())
+        {
+            error.fault = Fault::TooLarge;
+        }
+        exchange
     }
 
     /// Whether and after which wait the part is tried again.
@@ -430,7 +449,7 @@ impl Parts<'_> {
             Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
             Ok(Reply::Error(mut error)) => {
                 error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
-                Err(Failure::provider(error, &self.indices[range.clone()], too_large))
+                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
             }
             Err(error) => Err(Failure::wire(&error)),
         }
@@ -455,7 +474,7 @@ impl Parts<'_> {
 
     fn too_large(&self, error: &ProviderError, range: &Range<usize>) -> TooLarge {
         let indices = &self.indices[range.clone()];
-        let bytes = indices.iter().map(|index| self.call.inputs[*index].raw().len() as u64 + 1).sum();
+        let bytes = indices.iter().map(|index| self.call.raw_bytes(*index)).sum();
         let hint = parse_limit_hint(&error.message);
         let kind = if error.message.to_ascii_lowercase().contains("token") {
             TooMuch::Tokens
@@ -468,46 +487,67 @@ impl Parts<'_> {
     }
 
     /// Checks and prices what an upstream answered.
-    fn land(&self, answer: EmbedAnswer, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
+    fn land(&self, answer: Answered, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
         let indices = &self.indices[range.clone()];
-        let vectors = self.fit(answer.vectors)?;
-        let likely: u64 = indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        let values = match &self.call.task {
+            Task::Embed(embed) => self.fit(embed, answer.values)?,
+            Task::Rerank(_) => answer.values,
+        };
+        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
         if answer.usage.odd {
             self.worker.gateway.telemetry.usage_odd(&route.upstream.plan.id);
         }
         let stated = answer.usage.billed();
-        let tokens = stated.unwrap_or(likely);
+        let tokens = stated.unwrap_or_else(|| weights.iter().sum());
         if stated.is_some() {
-            let uncorrected =
-                indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
+            let uncorrected = indices.iter().map(|index| self.call.uncorrected(*index).likely);
             self.call.model.observe_tokens(uncorrected.sum(), tokens);
         }
-        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
+        let estimated = stated.is_none();
         let shares = apportion(tokens, &weights);
-        let entries = vectors.into_iter().zip(shares).map(|(vector, tokens)| Entry { vector, tokens }).collect();
-        let price = token_price(&route.prices);
-        let spent = Spent {
-            upstream: route.upstream.plan.id.clone(),
-            tokens,
-            estimated: stated.is_none(),
-            unit_price: price,
-            cost: price.times(tokens),
-            items: range.len(),
-        };
+        let entries =
+            values.into_iter().zip(shares).map(|(value, tokens)| Entry { value, tokens, estimated }).collect();
+        let spent = self.bill(route, indices.len(), tokens, estimated, answer.searches);
         Ok(Landed { entries, spent })
     }
 
+    /// Prices a call by the unit that the route is billed by.
+    fn bill(&self, route: &Route, items: usize, tokens: u64, estimated: bool, searches: Option<u64>) -> Spent {
+        let prices = &route.prices;
+        let by_search = prices.search.filter(|_| matches!(self.call.task, Task::Rerank(_)));
+        let counted = match by_search {
+            Some(_) => searches.unwrap_or_else(|| search_units(items)),
+            None => 0,
+        };
+        Spent {
+            upstream: route.upstream.plan.id.clone(),
+            tokens,
+            searches: counted,
+            estimated: if by_search.is_some() { searches.is_none() } else { estimated },
+            unit_price: by_search.or(prices.input).unwrap_or_default(),
+            cost: cost(prices, tokens, counted),
+            items,
+        }
+    }
+
     /// Brings vectors to the width of the answer: as they are, or cut and scaled where the model allows that.
-    fn fit(&self, vectors: Vec<Vector>) -> Result<Vec<Vector>, BadAnswer> {
-        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(vectors) };
+    fn fit(&self, embed: &EmbedTask, values: Vec<Value>) -> Result<Vec<Value>, BadAnswer> {
+        let vectors: Vec<Vector> = values
+            .into_iter()
+            .filter_map(|value| match value {
+                Value::Vector(vector) => Some(vector),
+                Value::Score(_) => None,
+            })
+            .collect();
+        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(Vec::new()) };
         let model = &self.call.model;
-        let asked = self.call.asked_width;
+        let asked = embed.asked_width;
         // An upstream that was asked for a narrower width says nothing about the native one by obeying.
         let native =
             if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
-        let wanted = self.call.width.or(native).unwrap_or(seen);
+        let wanted = embed.width.or(native).unwrap_or(seen);
         if seen == wanted {
-            return Ok(vectors);
+            return Ok(vectors.into_iter().map(Value::Vector).collect());
         }
         let may_cut = wanted < seen
             && native == Some(seen)
@@ -515,87 +555,9 @@ impl Parts<'_> {
         if !may_cut {
             return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
         }
-        vectors
-            .into_iter()
-            .map(|vector| vector.cut(wanted).map_err(|error| BadAnswer { reason: error.to_string() }))
-            .collect()
-    }
-}
-
-/// A call that brought no usable answer.
-struct Failure {
-    error: ApiError,
-    /// Whether another try, here or elsewhere, may help.
-    elsewhere: bool,
-    retry_after: Option<Duration>,
-    too_large: Option<TooLarge>,
-}
-
-impl From<Failure> for PartError {
-    fn from(failure: Failure) -> PartError {
-        match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
-            None => PartError::Failed(failure.error),
-        }
-    }
-}
-
-impl Failure {
-    fn bad_answer(bad: &BadAnswer) -> Failure {
-        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
-        Failure {
-            error: ApiError::new(Code::UpstreamBadResponse, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-        }
-    }
-
-    fn wire(error: &CallError) -> Failure {
-        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
-        let message = format!("the upstream {}", error.describe());
-        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
-    }
-
-    fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
-        let retry_after = error.wait_hint;
-        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
-        let said = |code: Code| {
-            let own = |item: usize| indices.get(item).copied();
-            let (message, named) = renumber(&error.message, own);
-            let only = if let [only] = indices { Some(*only) } else { None };
-            let message = match named.or(only) {
-                Some(item) if !message.contains("input[") => format!("input[{item}]: {message}"),
-                _ => message,
-            };
-            let param = error.param.as_deref().map(|param| renumber(param, own).0.into());
-            ApiError { code, message: message.into(), param, retry_after, provider: None }
-        };
-        let (error, elsewhere, too_large) = match error.fault {
-            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
-            Fault::Auth => {
-                let message = "the upstream refused the gateway's own key; the operator has been told";
-                (ApiError::new(Code::UpstreamAuth, message), true, None)
-            }
-            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::Server => {
-                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
-                (ApiError::new(Code::UpstreamError, message), true, None)
-            }
-        };
-        Failure { error, elsewhere, retry_after, too_large }
-    }
-}
-
-fn kind_of(error: &ProviderError) -> OutcomeKind {
-    match error.fault {
-        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
-        Fault::Auth => OutcomeKind::KeyRejected,
-        Fault::Quota => OutcomeKind::OutOfQuota,
-        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
-        Fault::Server => OutcomeKind::ServerError,
+        let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
+        let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
+        cut.map_err(|error| BadAnswer { reason: error.to_string() })
     }
 }
 

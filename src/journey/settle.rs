@@ -16,12 +16,14 @@ use crate::pure::class::TrafficClass;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
+use crate::store::redis::ledger::SharedHold;
 use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -30,13 +32,15 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
@@ -53,6 +57,8 @@ pub struct Tally {
     pub spent: Vec<Spent>,
     /// Open holds.
     pub holds: Vec<Hold>,
+    /// Open holds in the ledger that replicas share.
+    pub shared_holds: Vec<SharedHold>,
     /// Upstream calls made.
     pub attempts: u32,
     dwell: Duration,
@@ -83,13 +89,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -101,8 +111,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -121,9 +129,14 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
-    let charged = resolve(worker, &call, &mut tally).await;
-    let record = record(&call, &tally, &charged, &result);
-    if let Err(error) = keep(worker, record, charged.cost > Money::ZERO).await {
+    let mut charged = resolve(worker, &call, &mut tally).await;
+    let records = record(&call, &tally, &charged, &result);
+    let holds = std::mem::take(&mut tally.shared_holds);
+    let kept = match &call.context.tenant.shared {
+        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        None => keep(worker, records, charged.cost > Money::ZERO).await,
+    };
+    if let Err(error) = kept {
         worker.gateway.telemetry.store_failed("usage", &error);
         result = Err(ApiError::new(
             Code::StoreUnavailable,
@@ -138,7 +151,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -169,7 +181,7 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();
     let Some(first) = holds.next() else {
-        if cost > Money::ZERO {
+        if cost > Money::ZERO && tenant.shared.is_none() {
             let id = worker.gateway.journal.next_hold_id();
             tenant.ledger.do_send(Metered { id, charge: cost });
         }
@@ -226,13 +238,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,
@@ -244,6 +256,7 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         dwell: tally.dwell,
         hold: charged.hold,
         period_start: charged.period_start,
+        shared: None,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
     records.extend(charged.also_released.iter().map(|id| {
@@ -265,6 +278,30 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
         Err(_) if tally.attempts == 0 => Outcome::Refused,
         Err(_) => Outcome::Failed,
     }
+}
+
+/// Settles with the ledger that replicas share: the usage record goes there with the charge, in one step.
+async fn settle_shared(
+    worker: &Worker,
+    shared: &Shared,
+    holds: Vec<SharedHold>,
+    records: Vec<Record>,
+    charged: &mut Charged,
+) -> std::io::Result<()> {
+    let mut others = Vec::new();
+    for record in records {
+        match record {
+            Record::Usage(mut usage) => {
+                let settled = shared.ledger.settle(&shared.account, holds, charged.cost, &mut usage).await?;
+                charged.cost = settled.charged;
+                charged.shortfall = settled.shortfall;
+                charged.remaining = settled.remaining;
+                break;
+            }
+            other => others.push(other),
+        }
+    }
+    if others.is_empty() { Ok(()) } else { keep(worker, others, true).await }
 }
 
 /// Records that cost something or end a hold are written now; the others may follow in a batch.

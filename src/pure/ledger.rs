@@ -215,9 +215,10 @@ impl Account {
         self.terms.budget.map(|_| self.available())
     }
 
-    /// Whether nothing is left that a call with a price could take.
+    /// Whether nothing is left that a call with a price could take, and no open hold can leave anything.
     pub fn is_exhausted(&self) -> bool {
-        self.remaining() == Some(Money::ZERO)
+        let least = Money::from_units(1);
+        self.terms.budget.is_some() && self.is_hopeless(least, least)
     }
 
     /// The standing to restore from.

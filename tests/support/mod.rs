@@ -3,7 +3,7 @@
 pub mod gateway;
 pub mod raw;
 
-pub use gateway::{Gateway, embedding_config};
+pub use gateway::{Gateway, KEY, embedding_config};
 pub use raw::Raw;
 
 use serde_json::Value;

@@ -66,7 +66,7 @@ fn an_ask_waits_only_while_settlements_can_still_help() {
     account.settle(HoldId(1), money(59)).expect("open");
     assert_eq!(account.place(ask(2, 41, 41)), Place::Held);
     check(&account, 0, 41, 59);
-    assert!(account.is_exhausted());
+    assert!(account.is_exhausted(), "all that is held will be charged");
 }
 
 #[test]
@@ -123,6 +123,7 @@ fn the_last_call_takes_what_is_left_only_if_nothing_else_is_under_way_and_it_wil
     assert_eq!(account.place(vague(2, 400, 100)), Place::Held);
     assert_eq!(account.held_by(HoldId(2)), Some(money(100)));
     check(&account, 0, 100, 0);
+    assert!(!account.is_exhausted(), "the hold may leave something");
     assert_eq!(account.place(vague(3, 400, 10)), Place::Wait);
     account.settle(HoldId(2), money(40)).expect("open");
     assert_eq!(account.place(vague(4, 601, 61)), Place::Refused, "a tenth of 601 is more than 60");
