@@ -8,3 +8,4 @@ mod money;
 mod redis;
 mod sdk;
 mod support;
+mod traffic;

@@ -159,6 +159,13 @@ pub struct Drill;
 /// by chance.
 const OUTAGE: u32 = 3;
 
+/// A failure that no success has followed for this long may be the beginning of an outage. Restarting a model takes longer.
+const DOUBTFUL: Duration = Duration::from_millis(100);
+
+/// The same where nobody can stand in: above the pause between two requests at which the breaker, with its default
+/// window and volume, still sees an outage by itself.
+const FORGOTTEN: Duration = Duration::from_millis(1_500);
+
 /// Span of the latencies whose p95 tells when a hedge is due.
 const RECENT: Duration = Duration::from_secs(60);
 
@@ -293,6 +300,8 @@ pub struct UpstreamActor {
     recent: LatencyWindow,
     /// Calls in a row that failed by the upstream's fault.
     failed_in_a_row: u32,
+    /// When the first and the last of them ended; `None` after a call that began later and succeeded.
+    failing: Option<(Mono, Mono)>,
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
@@ -321,6 +330,7 @@ impl UpstreamActor {
             calls: CallStats::default(),
             recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
             failed_in_a_row: 0,
+            failing: None,
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
@@ -396,6 +406,9 @@ impl UpstreamActor {
         }
         match report.outcome.kind {
             OutcomeKind::Success { latency } => {
+                if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
+                    self.failing = None;
+                }
                 self.failed_in_a_row = 0;
                 self.latency.record(latency, now);
                 self.calls.answered(latency, now);
@@ -416,17 +429,28 @@ impl UpstreamActor {
         self.state.finished(attempt, report.outcome, now);
     }
 
-    /// A call failed by the upstream's fault. After an outage it may be another model, so where another upstream can
-    /// stand in, this one waits until its vectors were looked at; where none can, the breaker alone decides.
+    /// A call failed by the upstream's fault.
     fn stumbled(&mut self, weight: u32, now: Mono) {
         self.latency.failed(self.state.policy().breaker.slow, now);
         self.failed_in_a_row = self.failed_in_a_row.saturating_add(weight);
-        let Some(watch) = &self.watch else { return };
-        if self.failed_in_a_row >= OUTAGE && self.state.flows() && watch.has_stand_in(&self.id) {
-            self.failed_in_a_row = 0;
-            self.state.unverified(true);
-            watch.lost(&self.id);
+        self.failing = Some((self.failing.map_or(now, |(first, _)| first), now));
+        self.doubt(now);
+    }
+
+    /// After an outage it may be another model: its vectors are looked at before it is used again. An outage is a refused
+    /// connection, some failures in a row, or one failure that no success has followed for a while. As long as no other
+    /// upstream can stand in and traffic goes on, failures alone are for the breaker to judge.
+    fn doubt(&mut self, now: Mono) {
+        let (Some(watch), Some((first, last))) = (&self.watch, self.failing) else { return };
+        let stand_in = watch.has_stand_in(&self.id);
+        let long = if stand_in { now.since(first) >= DOUBTFUL } else { now.since(last) >= FORGOTTEN };
+        if !self.state.flows() || !(long || stand_in && self.failed_in_a_row >= OUTAGE) {
+            return;
         }
+        self.failed_in_a_row = 0;
+        self.failing = None;
+        self.state.unverified(true);
+        watch.lost(&self.id);
     }
 
     fn command(&mut self, command: Command) {
@@ -444,6 +468,7 @@ impl UpstreamActor {
                 self.state.quarantine(false);
                 self.latency.forgive();
                 self.failed_in_a_row = 0;
+                self.failing = None;
             }
             Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
@@ -470,6 +495,10 @@ impl UpstreamActor {
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn restarting() -> Refusal {
@@ -499,7 +528,10 @@ impl Handler<TryPermit> for UpstreamActor {
 
     fn handle(&mut self, TryPermit(ask): TryPermit, context: &mut Self::Context) -> Self::Result {
         let attempt = ask.attempt;
-        let decision = self.on(context, |this, now| this.state.ask(Ask { may_queue: false, ..ask }, now));
+        let decision = self.on(context, |this, now| {
+            this.doubt(now);
+            this.state.ask(Ask { may_queue: false, ..ask }, now)
+        });
         MessageResult(match decision {
             Some(Decision::Grant(_)) => Ok(self.permit(attempt, Duration::ZERO, context)),
             Some(Decision::Refuse(refusal)) => Err(refusal),
@@ -517,6 +549,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
             this.waiting.insert(waiter, (attempt, now, reply));
+            this.doubt(now);
             this.state.ask(Ask { may_queue: true, ..ask }, now)
         });
         let at_once = match decision {
@@ -593,9 +626,10 @@ impl Handler<GaugeTick> for UpstreamActor {
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
         let shown = self.on(context, |this, now| {
+            this.doubt(now);
             let known = this.state.flows() && this.recent.count(now) >= FEWEST;
             let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
-            this.board.p95_ns.store(u64::try_from(p95.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            this.board.p95_ns.store(nanos(p95), Ordering::Relaxed);
             Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
         });
         if let Some(shown) = shown {
