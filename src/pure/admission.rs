@@ -229,10 +229,12 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
-        } else if self.parked.is_some() {
-            Some(Why::Parked)
         } else {
-            self.unverified.then_some(Why::Unverified)
+            let parked = self.parked.map(|reason| match reason {
+                ParkReason::KeyRejected => Why::Parked,
+                ParkReason::OutOfQuota => Why::OutOfCredit,
+            });
+            parked.or(self.unverified.then_some(Why::Unverified))
         }
     }
 
@@ -469,7 +471,15 @@ impl UpstreamState {
         let interactive = self.interactive.front().map(|waiting| self.need_of(waiting));
         let interactive = interactive.and_then(|need| self.block(need, now)?.at);
         let batch = self.batch_head_need().and_then(|need| self.block(need, now)?.at);
+        // Nobody may be waiting, yet whether calls would be let through is published for those who choose.
+        let cooled = Some(self.cool_until).filter(|at| *at > now);
+        let probing = match self.breaker.state() {
+            State::Open { until, .. } => Some(until).filter(|at| at.0 != u64::MAX),
+            State::Closed | State::HalfOpen { .. } => None,
+        };
         let times = [
+            cooled,
+            probing,
             self.expiries.first().map(|(expires, _)| *expires),
             self.interactive.iter().map(|waiting| waiting.expires).min(),
             self.batch.next_expiry(),

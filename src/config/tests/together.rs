@@ -210,7 +210,6 @@ fn shares_and_pairs_of_keys_agree() {
             "t.toml:18: retry.cap_ms: less than retry.base_ms; expected at least retry.base_ms",
             "t.toml:20: slo.interactive_p99_ms: less than slo.interactive_p95_ms; expected at least \
              slo.interactive_p95_ms",
-            "t.toml:22: store.ledger: the shared ledger in Redis is not available yet",
             "t.toml:22: store.ledger: \"redis\" needs store.redis_url; set it to redis://host:6379",
         ],
     );

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::cache::Cache;
 use crate::config::plan::{LedgerStore, Plan};
 use crate::store::journal::Journal;
 use crate::store::segment::StoreError;
@@ -74,8 +75,8 @@ impl Redis {
     ///
     /// # Errors
     /// When no thread can be made.
-    pub fn start(&self) -> Result<(), StoreError> {
-        let upkeep = Upkeep::start(Arc::clone(&self.link), self.ledger.clone())
+    pub fn start(&self, cache: &Arc<Cache>) -> Result<(), StoreError> {
+        let upkeep = Upkeep::start(Arc::clone(&self.link), self.ledger.clone(), Arc::clone(cache))
             .map_err(|source| StoreError::Io { path: "redis".into(), source })?;
         *self.upkeep.lock() = Some(upkeep);
         Ok(())
