@@ -112,7 +112,8 @@ impl Parts<'_> {
             .map(|upstream| {
                 let watch = compared(&upstream.id).then(|| self.watch.clone());
                 let telemetry = Arc::clone(self.telemetry);
-                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, telemetry)
+                let shared = self.redis.and_then(|redis| redis.quota.clone());
+                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, shared, telemetry)
             })
             .collect();
         let models = plan

@@ -19,16 +19,20 @@ use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, QuotaAsk, QuotaGrant, Refusal, UpstreamSnapshot,
+    UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
 use crate::pure::call_stats::{CallStats, CallView};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
+use crate::pure::quota_lease::{EXCHANGE_EVERY, EXCHANGE_SOONEST};
 use crate::pure::select::PeakEwma;
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 use crate::sentinel::Watch;
+use crate::store::redis::link::StoreDown;
+use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -175,6 +179,9 @@ const RECENT_SLOTS: usize = 6;
 /// Fewest latencies that make a percentile.
 const FEWEST: u64 = 20;
 
+/// While nothing is exchanged, other replicas' breakers are asked for this often.
+const OPINION_EVERY: Duration = Duration::from_secs(1);
+
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -288,6 +295,23 @@ impl Drop for Permit {
     }
 }
 
+/// An upstream's part in shared limits.
+struct Exchange {
+    quota: Arc<SharedQuota>,
+    under_way: bool,
+    last: Mono,
+    /// Whether the last one was answered.
+    works: bool,
+    /// Replicas that the last answer counted.
+    replicas: u64,
+}
+
+impl Exchange {
+    fn new(quota: Arc<SharedQuota>) -> Exchange {
+        Exchange { quota, under_way: false, last: Mono::ZERO, works: true, replicas: 1 }
+    }
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
@@ -307,6 +331,8 @@ pub struct UpstreamActor {
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
+    /// Shares limits and opinions with other replicas; `None`: they are this process's own.
+    shared: Option<Exchange>,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -318,6 +344,7 @@ impl UpstreamActor {
         quota: &Quota,
         arbiter: &ArbiterHandle,
         watch: Option<Watch>,
+        shared: Option<Arc<SharedQuota>>,
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
@@ -335,9 +362,13 @@ impl UpstreamActor {
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
+            shared: shared.map(Exchange::new),
             board: Arc::clone(&board),
             telemetry,
         };
+        if actor.shared.is_some() {
+            actor.state.share();
+        }
         // Published before the first message, so that the first ask already finds it usable.
         actor.publish(clock::mono());
         let actor = Supervisor::start_in_arbiter(arbiter, move |_| actor);
@@ -376,6 +407,43 @@ impl UpstreamActor {
         }
         self.publish(now);
         self.wake_at(polled.wake, now, context);
+        self.exchange(now, context);
+    }
+
+    /// Exchanges units with the other replicas if it is time, or if somebody waits for some.
+    fn exchange(&mut self, now: Mono, context: &mut Context<Self>) {
+        let Some(shared) = &mut self.shared else { return };
+        let pause = if self.state.is_short() { EXCHANGE_SOONEST } else { EXCHANGE_EVERY };
+        if shared.under_way || now.since(shared.last) < pause {
+            return;
+        }
+        let ask = self.state.quota_ask(now);
+        // Without anything to exchange the others' opinion is asked for, now and then.
+        if ask == QuotaAsk::default() && now.since(shared.last) < OPINION_EVERY {
+            return;
+        }
+        (shared.under_way, shared.last) = (true, now);
+        let (quota, id) = (Arc::clone(&shared.quota), self.id.clone());
+        let exchanged = async move { quota.exchange(&id, ask).await };
+        context.spawn(exchanged.into_actor(self).map(|result, this, context| {
+            this.on(context, |this, now| this.exchanged(result, now));
+        }));
+    }
+
+    fn exchanged(&mut self, result: Result<QuotaGrant, StoreDown>, now: Mono) {
+        let Some(shared) = &mut self.shared else { return };
+        shared.under_way = false;
+        match result {
+            Ok(grant) => {
+                shared.replicas = grant.replicas;
+                if !std::mem::replace(&mut shared.works, true) {
+                    self.state.share();
+                }
+                self.state.quota_granted(&grant, now);
+            }
+            Err(_down) if std::mem::replace(&mut shared.works, false) => self.state.share_alone(shared.replicas),
+            Err(_down) => {}
+        }
     }
 
     fn wake_at(&mut self, next: Option<Mono>, now: Mono, context: &mut Context<Self>) {
@@ -476,8 +544,13 @@ impl UpstreamActor {
     }
 
     /// Gauges are set once a second: nobody reads them more often.
-    fn watch(&self, context: &mut Context<Self>) {
+    fn watch(&mut self, context: &mut Context<Self>) {
         context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+        if let Some(shared) = &mut self.shared {
+            // An exchange that a restart has cut off never reports back.
+            shared.under_way = false;
+            context.run_interval(EXCHANGE_EVERY, |this, context| this.exchange(clock::mono(), context));
+        }
     }
 
     fn publish(&mut self, now: Mono) {

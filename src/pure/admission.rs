@@ -16,12 +16,14 @@
 
 mod events;
 mod policy;
+mod shared;
 mod words;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use policy::{CountBy, Policy};
+pub use shared::{LimitAsk, LimitGrant, QuotaAsk, QuotaGrant};
 pub use words::{
     Allowance, Ask, Counters, Decision, Effect, Grant, LastError, Outcome, OutcomeKind, ParkReason, Poll, Refusal,
     UpstreamSnapshot, Why,
@@ -96,6 +98,8 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    /// The breaker is open because another replica's is, so the others need not be told.
+    told_open: bool,
     unverified: bool,
     draining: bool,
     shutting_down: bool,
@@ -124,6 +128,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            told_open: false,
             unverified: false,
             draining: false,
             shutting_down: false,

@@ -111,6 +111,7 @@ impl Telemetry {
             Effect::Breaker(Transition { to: Phase::Open, reason, .. }) => {
                 let reason = match reason {
                     Some(OpenReason::Probe) => "a probe failed",
+                    Some(OpenReason::Told) => "another replica's is open",
                     Some(OpenReason::Forced) => "by order",
                     Some(OpenReason::Ratio) | None => "too large a share of calls failed",
                 };

@@ -352,7 +352,7 @@ impl UpstreamState {
 fn allowance(bucket: &mut TokenBucket, tier: Tier, now: Mono) -> Allowance {
     Allowance {
         limit: bucket.cap(tier, now),
-        remaining: Some(bucket.available(tier, now)).filter(|units| *units != u64::MAX),
+        remaining: Some(bucket.reach(tier, now)).filter(|units| *units != u64::MAX),
         reset: bucket.full_at(now).since(now),
     }
 }
