@@ -4,6 +4,7 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod failure;
 mod race;
 
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
-use crate::error::{ApiError, Code, ProviderWord};
+use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
@@ -40,35 +41,15 @@ use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::items::renumber;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
+use failure::{Failure, PartError};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
-
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// One of its inputs is at fault, and the upstream does not say which.
-    Unnamed(ApiError),
-    /// The request fails.
-    Failed {
-        /// What the client reads.
-        error: ApiError,
-        /// Whom else it concerns.
-        reach: Reach,
-    },
-}
 
 struct PartEnd {
     range: Range<usize>,
@@ -408,7 +389,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<Failure> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -494,13 +475,15 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => {
-                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
             }
-            Err(error) => Err(Failure::wire(&error)),
+            Ok(Reply::Error(error)) => {
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
+            }
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 
@@ -608,103 +591,6 @@ impl Parts<'_> {
         let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
         cut.map_err(|error| BadAnswer { reason: error.to_string() })
     }
-}
-
-/// A call that brought no usable answer.
-struct Failure {
-    error: ApiError,
-    /// Whether another try, here or elsewhere, may help.
-    elsewhere: bool,
-    retry_after: Option<Duration>,
-    too_large: Option<TooLarge>,
-    /// Whom it concerns; `None`: one input, which is not known yet.
-    reach: Option<Reach>,
-}
-
-impl From<Failure> for PartError {
-    fn from(Failure { error, too_large, reach, .. }: Failure) -> PartError {
-        match (too_large, reach) {
-            (Some(refused), _) => PartError::TooLarge { refused, error },
-            (None, None) => PartError::Unnamed(error),
-            (None, Some(reach)) => PartError::Failed { error, reach },
-        }
-    }
-}
-
-impl Failure {
-    fn bad_answer(bad: &BadAnswer) -> Failure {
-        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
-        Failure {
-            error: ApiError::new(Code::UpstreamBadResponse, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-            reach: Some(Reach::Upstream),
-        }
-    }
-
-    fn wire(error: &CallError) -> Failure {
-        let (code, reach) = match error {
-            CallError::Bad(bad) => return Failure::bad_answer(bad),
-            CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
-            CallError::Wire(_) => (Code::UpstreamError, Reach::Upstream),
-        };
-        let message = format!("the upstream {}", error.describe());
-        Failure {
-            error: ApiError::new(code, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-            reach: Some(reach),
-        }
-    }
-
-    fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
-        let ProviderError { status, fault, message, .. } = error;
-        let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
-        let (message, named) = match fault {
-            Fault::Request | Fault::TooLarge => name_item(&message, indices, embeds),
-            _ => (message, None),
-        };
-        let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
-        let word = |status: u16| Some(Box::new(ProviderWord { status, code: error.code, kind: error.kind }));
-        let param = error.param.map(|param| renumber(&param, |place| indices.get(place).copied()).0.into());
-        let (code, message, provider) = match fault {
-            Fault::Request => (Code::InvalidInput, message, word(status)),
-            Fault::TooLarge if status == 413 => (Code::BodyTooLarge, message, word(status)),
-            Fault::TooLarge => (Code::InvalidInput, message, word(status)),
-            Fault::Auth => {
-                let message = "the upstream refused the gateway's own key; the operator has been told";
-                (Code::UpstreamAuth, message.to_owned(), None)
-            }
-            // Some providers say so with 401, 402 or 403: to the client these would be about its own key and money.
-            Fault::Quota | Fault::RateLimited => {
-                let status = Code::UpstreamRateLimited.row().status;
-                (Code::UpstreamRateLimited, message, word(status))
-            }
-            Fault::Server => {
-                let message = format!("the upstream failed with status {status}: {message}");
-                (Code::UpstreamError, message, None)
-            }
-        };
-        let reach = match fault {
-            Fault::Request if named.is_none() && error.too_long => None,
-            Fault::Request | Fault::TooLarge => Some(named.map_or(Reach::Request, Reach::Item)),
-            Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server => Some(Reach::Upstream),
-        };
-        let error = ApiError { code, message: message.into(), param, retry_after, provider };
-        Failure { error, elsewhere, retry_after, too_large: refused.filter(|_| fault == Fault::TooLarge), reach }
-    }
-}
-
-/// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
-fn name_item(message: &str, indices: &[usize], embeds: bool) -> (String, Option<usize>) {
-    let (message, named) = renumber(message, |place| indices.get(place).copied());
-    let only = if let [only] = indices { Some(*only) } else { None };
-    let Some(item) = named.or(only) else { return (message, None) };
-    let told = !embeds || message.contains("input[");
-    let message = if told { message } else { format!("input[{item}]: {message}") };
-    (message, indices.iter().position(|index| *index == item))
 }
 
 fn kind_of(error: &ProviderError) -> OutcomeKind {

@@ -107,10 +107,8 @@ fn an_upstream_serves_only_what_its_provider_can() {
         &valid_and(
             "[[models]]\nname = \"r\"\nkind = \"rerank\"\n[[upstreams]]\nid = \"o\"\nprovider = \"openai\"\nserves = [{ model = \"r\" }]\n",
         ),
-        &[
-            "t.toml:19: upstreams[1].serves[0].model (o): openai serves no rerank models such as \"r\"; serve it from \
-             another provider, or correct its `kind`",
-        ],
+        &["t.toml:19: upstreams[1].serves[0].model (o): openai serves no rerank models such as \"r\"; serve it from \
+             another provider, or correct its `kind`"],
     );
 }
 
