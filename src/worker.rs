@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
+use tracing::Span;
 
-use crate::actors::router::{Served, ServedBatch};
+use crate::actors::router::ServedBatch;
 use crate::cache::Value;
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
@@ -26,9 +27,11 @@ use crate::ids::UpstreamId;
 use crate::journey::classify::{Call, EmbedTask};
 use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
+use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
 
@@ -46,7 +49,7 @@ pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
     wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
-    served: RefCell<Vec<Served>>,
+    served: RefCell<Vec<Fact>>,
 }
 
 /// What came of one call.
@@ -122,6 +125,14 @@ impl Exchange {
         }
     }
 
+    /// Tokens that the provider says it billed.
+    pub fn billed(&self) -> Option<u64> {
+        match &self.reply {
+            Ok(Reply::Answer(answer)) => answer.usage.billed(),
+            _ => None,
+        }
+    }
+
     /// A call that was given up because it took too long.
     pub fn timed_out() -> Exchange {
         Exchange { reply: Err(CallError::Wire(WireError::Timeout)), rate: RateHeaders::default() }
@@ -148,10 +159,10 @@ impl Worker {
     }
 
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, served: Served) {
+    pub fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
-            buffer.push(served);
+            buffer.push(fact);
             buffer.len() >= SERVED_BATCH
         };
         if full {
@@ -239,17 +250,21 @@ impl Worker {
             Ok(request) => request,
             Err(unsupported) => return Exchange::local(Err(BadAnswer { reason: unsupported.message })),
         };
-        let extra: Vec<(HeaderName, HeaderValue)> = call
-            .context
-            .trace
-            .iter()
-            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
-            .collect();
-        match self.wire(plan).call(request, &extra).await {
+        match self.wire(plan).call(request, &trace_headers(&call.context.trace)).await {
             Ok(answer) => read(plan.provider, &answer, decode),
             Err(error) => Exchange { reply: Err(CallError::Wire(error)), rate: RateHeaders::default() },
         }
     }
+}
+
+/// The trace as the upstream shall see it: under the span of the call that is being made.
+fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
+    let (parent, state) = trace.outgoing(&Span::current(), rand::random());
+    let named = [("traceparent", Some(parent)), ("tracestate", state)];
+    let header = |(name, value): (&'static str, Option<String>)| {
+        Some((HeaderName::from_static(name), HeaderValue::from_str(&value?).ok()?))
+    };
+    named.into_iter().filter_map(header).collect()
 }
 
 /// Gives the value of a header by its lower-case name.

@@ -157,6 +157,7 @@ struct BoardState {
     exhausted: bool,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
+    account: Option<AccountSnapshot>,
     /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
     shared: bool,
 }
@@ -165,6 +166,11 @@ impl Board {
     /// A board whose balance the shared ledger shows.
     pub fn of_shared_ledger() -> Board {
         Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// The whole balance as last published; `None` before the first time, and where the shared ledger keeps it.
+    pub fn account(&self) -> Option<AccountSnapshot> {
+        self.0.lock().account
     }
 
     /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
@@ -200,6 +206,7 @@ impl Board {
         if !state.shared {
             (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
             state.resets_at = account.resets_at();
+            state.account = Some(account.snapshot());
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -21,6 +22,7 @@ use crate::pure::admission::{
     Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
+use crate::pure::call_stats::{CallStats, CallView};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
 use crate::pure::select::PeakEwma;
@@ -188,6 +190,18 @@ pub struct Board {
     p95_ns: AtomicU64,
     sizes: Mutex<Sizes>,
     allowances: Mutex<[Option<Allowances>; 2]>,
+    shown: ArcSwapOption<Shown>,
+}
+
+/// What people look at, as it was at a moment of the last second.
+#[derive(Debug)]
+pub struct Shown {
+    /// When.
+    pub at: Mono,
+    /// The actor's state.
+    pub state: UpstreamSnapshot,
+    /// Its calls lately.
+    pub calls: CallView,
 }
 
 /// How large the next calls may be.
@@ -201,6 +215,11 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// What people look at; `None` in the first second.
+    pub fn shown(&self) -> Option<Arc<Shown>> {
+        self.shown.load_full()
     }
 
     /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
@@ -269,6 +288,7 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    calls: CallStats,
     /// Latencies of interactive calls.
     recent: LatencyWindow,
     /// Calls in a row that failed by the upstream's fault.
@@ -298,6 +318,7 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            calls: CallStats::default(),
             recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
             failed_in_a_row: 0,
             learned: Learned::default(),
@@ -334,6 +355,9 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let Effect::Dwell { waited, .. } = &effect {
+                self.calls.waited(*waited, now);
+            }
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
                 // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
                 self.state.unverified(true);
@@ -367,10 +391,14 @@ impl UpstreamActor {
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
+        if report.outcome.kind.error_name().is_some() {
+            self.calls.failed(now);
+        }
         match report.outcome.kind {
             OutcomeKind::Success { latency } => {
                 self.failed_in_a_row = 0;
                 self.latency.record(latency, now);
+                self.calls.answered(latency, now);
                 if self.state.is_interactive(attempt) == Some(true) {
                     self.recent.record(latency, now);
                 }
@@ -457,11 +485,10 @@ impl Actor for UpstreamActor {
 }
 
 impl Supervised for UpstreamActor {
-    /// Counters, breaker, buckets and queue are kept; the core checks itself, and timers are set anew.
+    /// Counters, breaker, buckets and queue are kept; the core checks itself. `started` runs again and sets the timers.
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
-        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -565,14 +592,15 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
-        let looked = self.on(context, |this, now| {
+        let shown = self.on(context, |this, now| {
             let known = this.state.flows() && this.recent.count(now) >= FEWEST;
             let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
             this.board.p95_ns.store(u64::try_from(p95.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-            this.state.snapshot(now)
+            Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
         });
-        if let Some(snapshot) = looked {
-            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        if let Some(shown) = shown {
+            self.telemetry.upstream_gauges(&self.id, &shown.state);
+            self.board.shown.store(Some(Arc::new(shown)));
         }
     }
 }

@@ -3,7 +3,7 @@
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 
-use super::{request, respond};
+use super::{admin, request, respond};
 use crate::dialects::ClientDialect;
 use crate::gateway::Gateway;
 
@@ -50,9 +50,10 @@ pub fn why_not_ready(gateway: &Gateway) -> Option<&'static str> {
     }
 }
 
-/// Prometheus text or OpenMetrics, by `Accept`.
+/// Prometheus text or OpenMetrics, by `Accept`. It names tenants and what they spend, so the admin side's rule holds:
+/// with `server.admin_token` set, scrapers send it as a bearer token.
 pub async fn metrics(request: HttpRequest) -> HttpResponse {
-    let worker = match super::worker(&request) {
+    let worker = match admin::authorize(&request).and_then(|_| super::worker(&request)) {
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };

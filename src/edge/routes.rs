@@ -11,6 +11,7 @@ use crate::dialects::ClientDialect::{
     self, Anthropic, Azure, CohereV1, CohereV2, Jina, Ollama, OllamaLegacy, OpenAi, Tei, TeiOpenAi, Voyage,
 };
 use crate::error::{ApiError, Code};
+use crate::pure::class::TrafficClass;
 
 use super::{models, ops, respond, serve};
 
@@ -28,6 +29,16 @@ pub enum Op {
     Similarity,
     /// TEI's root: whatever the model is for; for an embedding model also a comparison.
     Root,
+}
+
+impl Op {
+    /// What it is called in logs and traces, and whose traffic it counts as before it has a class of its own.
+    pub const fn stands_for(self) -> (&'static str, TrafficClass) {
+        match self {
+            Op::Embed | Op::Similarity | Op::Root => ("embeddings", TrafficClass::InteractiveSearch),
+            Op::Rerank { .. } => ("rerank", TrafficClass::Rerank),
+        }
+    }
 }
 
 /// What a GET does.

@@ -355,6 +355,7 @@ impl Parts<'_> {
         let tenant = &self.call.context.tenant;
         let ask = self.ask(range, true);
         let waiter = ask.waiter;
+        let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),

@@ -335,6 +335,11 @@ impl Plan {
         }
     }
 
+    /// Whether other requests are asking for some of it.
+    pub fn follows(&self) -> bool {
+        self.units.iter().any(|unit| matches!(unit.state, State::Followed(_)))
+    }
+
     /// Waits for what other requests are asking for. What failed there is missing again.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ pub mod aimd;
 pub mod breaker;
 pub mod budget_period;
 pub mod cache_key;
+pub mod call_stats;
 pub mod class;
 pub mod fair_queue;
 pub mod header_duration;
@@ -18,6 +19,7 @@ pub mod rate_headers;
 pub mod rate_window;
 pub mod retry;
 pub mod select;
+pub mod service_levels;
 #[cfg(test)]
 mod simulation;
 pub mod slo;

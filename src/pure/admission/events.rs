@@ -57,7 +57,7 @@ impl OutcomeKind {
     }
 
     /// How reports name it; `None` for what is no error of the upstream.
-    fn error_name(self) -> Option<&'static str> {
+    pub fn error_name(self) -> Option<&'static str> {
         match self {
             OutcomeKind::Success { .. }
             | OutcomeKind::RequestError
