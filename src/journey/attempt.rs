@@ -33,10 +33,12 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -53,6 +55,9 @@ use race::Decided;
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 
 struct PartEnd {
     range: Range<usize>,
@@ -224,6 +229,9 @@ impl Parts<'_> {
         if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], false).await;
         }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
+        }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
         let ask = PlaceHold {
@@ -260,6 +268,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
     }
 
     /// Holds the money of a tenant whose balance replicas share.

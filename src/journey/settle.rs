@@ -17,6 +17,7 @@ use crate::pure::time::{Mono, Wall};
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
@@ -57,6 +58,8 @@ pub struct Tally {
     pub holds: Vec<Hold>,
     /// Open holds in the ledger that replicas share.
     pub shared_holds: Vec<SharedHold>,
+    /// What was taken of the tenant's limits over all replicas.
+    pub shared_limits: Vec<Taken>,
     /// Upstream calls made.
     pub attempts: u32,
     dwell: Duration,
@@ -131,6 +134,12 @@ pub async fn finish(
     let mut charged = resolve(worker, &call, &mut tally).await;
     let records = record(&call, &tally, &charged, &result);
     let holds = std::mem::take(&mut tally.shared_holds);
+    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
+    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
+        first.settle(tally.tokens());
+    }
+    // What other rounds had estimated is in the bill of the first.
+    drop(limits);
     let kept = match &call.context.tenant.shared {
         Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
         None => keep(worker, records, charged.cost > Money::ZERO).await,
