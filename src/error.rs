@@ -42,6 +42,10 @@ pub enum Code {
     RouteNotFound,
     /// The route exists, the method does not.
     MethodNotAllowed,
+    /// It contradicts what is there; admin side only.
+    Conflict,
+    /// Another site's page may have sent it; admin side only.
+    Forged,
     /// The body's media type or coding is not understood.
     UnsupportedMediaType,
     /// The body did not arrive in time.
@@ -97,7 +101,7 @@ pub struct Row {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Code; 29] = [
+    pub const ALL: [Code; 31] = [
         Code::InvalidJson,
         Code::InvalidInput,
         Code::UnsupportedDimensions,
@@ -109,6 +113,8 @@ impl Code {
         Code::ModelNotFound,
         Code::RouteNotFound,
         Code::MethodNotAllowed,
+        Code::Conflict,
+        Code::Forged,
         Code::UnsupportedMediaType,
         Code::BodyTimeout,
         Code::BodyTooLarge,
@@ -149,6 +155,8 @@ impl Code {
             Code::ModelNotFound => row("model_not_found", 404, REQUEST, Source::Client, false),
             Code::RouteNotFound => row("route_not_found", 404, REQUEST, Source::Client, false),
             Code::MethodNotAllowed => row("method_not_allowed", 405, REQUEST, Source::Client, false),
+            Code::Conflict => row("conflict", 409, REQUEST, Source::Client, false),
+            Code::Forged => row("forged", 403, "permission_error", Source::Client, false),
             Code::UnsupportedMediaType => row("unsupported_media_type", 415, REQUEST, Source::Client, false),
             Code::BodyTimeout => row("body_timeout", 408, REQUEST, Source::Client, true),
             Code::BodyTooLarge => row("body_too_large", 413, REQUEST, Source::Client, false),

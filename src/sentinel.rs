@@ -54,6 +54,17 @@ pub struct Member {
     pub remote_name: String,
 }
 
+impl Member {
+    /// Whether the two send the same request to the same place: then what one was found to be the other is.
+    fn speaks_as(&self, other: &Member) -> bool {
+        let (one, another) = (&self.upstream, &other.upstream);
+        one.id == another.id
+            && one.provider == another.provider
+            && one.base_url == another.base_url
+            && self.remote_name == other.remote_name
+    }
+}
+
 /// An upstream's vectors of [`TEXTS`].
 type Fingerprint = Vec<Vec<f32>>;
 
@@ -163,54 +174,79 @@ impl Reference {
     }
 }
 
-/// Asks for a check of an upstream that may be back from an outage.
+/// What the sentinel is asked for.
+enum Asked {
+    /// Check an upstream that may be back from an outage.
+    Check(UpstreamId),
+    /// Watch this from now on, and check those first.
+    Watch(Watched, Vec<UpstreamId>),
+}
+
+/// The line on which checks are asked for.
 #[derive(Debug, Clone)]
-pub struct Watch(UnboundedSender<UpstreamId>);
+pub struct Watch(UnboundedSender<Asked>);
 
 impl Watch {
     /// Has `upstream` checked before it is used again.
     pub fn recheck(&self, upstream: &UpstreamId) {
-        if self.0.send(upstream.clone()).is_err() {
-            tracing::debug!(%upstream, "nobody checks vectors any more: the gateway is ending");
+        self.ask(Asked::Check(upstream.clone()));
+    }
+
+    /// Has another set watched, after a reload. What cannot be compared any more is put back at once, and what has not
+    /// been compared yet is taken out at once, except each space's first; the comparison follows.
+    pub fn watch(&self, before: &Watched, next: Watched) {
+        let left = before.members().filter(|member| !next.members().any(|one| one.upstream.id == member.upstream.id));
+        for member in left {
+            before.order(&member.upstream.id, Command::Quarantine(false));
+        }
+        let mut fresh = Vec::new();
+        for (space, members) in &next.spaces {
+            let known = before.spaces.get(space);
+            for (position, member) in members.iter().enumerate() {
+                if known.is_some_and(|known| known.iter().any(|one| one.speaks_as(member))) {
+                    continue;
+                }
+                if position > 0 {
+                    next.order(&member.upstream.id, Command::Quarantine(true));
+                }
+                fresh.push(member.upstream.id.clone());
+            }
+        }
+        self.ask(Asked::Watch(next, fresh));
+    }
+
+    fn ask(&self, asked: Asked) {
+        if self.0.send(asked).is_err() {
+            tracing::debug!("nobody checks vectors any more: the gateway is ending");
         }
     }
 }
+
+/// The end of the line that the sentinel listens on.
+pub struct Line(UnboundedReceiver<Asked>);
 
 /// The two ends of the line on which checks are asked for.
-pub fn line() -> (Watch, UnboundedReceiver<UpstreamId>) {
+pub fn line() -> (Watch, Line) {
     let (sender, receiver) = unbounded_channel();
-    (Watch(sender), receiver)
+    (Watch(sender), Line(receiver))
 }
 
-/// Checks spaces, and takes upstreams out and puts them back.
-pub struct Sentinel {
+/// The spaces of one configuration that are watched, and the upstreams that serve them.
+#[derive(Clone)]
+pub struct Watched {
     spaces: BTreeMap<SpaceId, Vec<Member>>,
     handles: BTreeMap<UpstreamId, Arc<UpstreamHandle>>,
-    references: BTreeMap<SpaceId, Reference>,
-    kept_in: PathBuf,
-    telemetry: Arc<Telemetry>,
 }
 
-impl Sentinel {
-    /// A sentinel over the plan's shared spaces; until its first check, all members but each space's first are out.
-    pub fn new(plan: &Plan, handles: &[Arc<UpstreamHandle>], telemetry: Arc<Telemetry>) -> Sentinel {
-        let kept_in = plan.store.path.join("references.json");
-        let sentinel = Sentinel {
-            spaces: shared_spaces(plan),
-            handles: handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect(),
-            references: load(&kept_in),
-            kept_in,
-            telemetry,
-        };
-        for member in sentinel.spaces.values().flat_map(|members| members.iter().skip(1)) {
-            sentinel.order(&member.upstream.id, Command::Quarantine(true));
-        }
-        sentinel
+impl Watched {
+    /// What is to be watched of a configuration.
+    pub fn of(plan: &Plan, handles: &[Arc<UpstreamHandle>]) -> Watched {
+        let handles = handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect();
+        Watched { spaces: shared_spaces(plan), handles }
     }
 
-    /// Whether there is anything to watch.
-    pub fn is_idle(&self) -> bool {
-        self.spaces.is_empty()
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        self.spaces.values().flatten()
     }
 
     fn order(&self, upstream: &UpstreamId, command: Command) {
@@ -218,21 +254,49 @@ impl Sentinel {
             handle.actor.do_send(Order(command));
         }
     }
+}
+
+/// Checks spaces, and takes upstreams out and puts them back.
+pub struct Sentinel {
+    watched: Watched,
+    references: BTreeMap<SpaceId, Reference>,
+    kept_in: PathBuf,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Sentinel {
+    /// A sentinel over the plan's shared spaces; until its first check, all members but each space's first are out.
+    pub fn new(watched: Watched, folder: &Path, telemetry: Arc<Telemetry>) -> Sentinel {
+        let kept_in = folder.join("references.json");
+        for member in watched.spaces.values().flat_map(|members| members.iter().skip(1)) {
+            watched.order(&member.upstream.id, Command::Quarantine(true));
+        }
+        Sentinel { watched, references: load(&kept_in), kept_in, telemetry }
+    }
 
     /// Checks everything once, then whatever is asked for, until the line is closed.
-    pub async fn run(mut self, mut asked: UnboundedReceiver<UpstreamId>, line: Watch) {
-        let all: Vec<UpstreamId> = self.spaces.values().flatten().map(|member| member.upstream.id.clone()).collect();
+    pub async fn run(mut self, mut asked: Line, line: Watch) {
+        let all: Vec<UpstreamId> = self.watched.members().map(|member| member.upstream.id.clone()).collect();
         for upstream in all {
             self.check(&upstream, &line).await;
         }
-        while let Some(upstream) = asked.recv().await {
-            self.check(&upstream, &line).await;
+        while let Some(asked) = asked.0.recv().await {
+            match asked {
+                Asked::Check(upstream) => self.check(&upstream, &line).await,
+                Asked::Watch(watched, fresh) => {
+                    self.watched = watched;
+                    for upstream in fresh {
+                        self.check(&upstream, &line).await;
+                    }
+                }
+            }
         }
     }
 
     /// Checks one upstream in every shared space that it serves.
     async fn check(&mut self, upstream: &UpstreamId, line: &Watch) {
         let memberships: Vec<(SpaceId, Member)> = self
+            .watched
             .spaces
             .iter()
             .filter_map(|(space, members)| {
@@ -256,7 +320,7 @@ impl Sentinel {
             }
         }
         if fit {
-            self.order(upstream, Command::Quarantine(false));
+            self.watched.order(upstream, Command::Quarantine(false));
         }
     }
 
@@ -281,7 +345,7 @@ impl Sentinel {
             return true;
         }
         self.telemetry.events.quarantined(upstream, cosine);
-        self.order(upstream, Command::Quarantine(true));
+        self.watched.order(upstream, Command::Quarantine(true));
         false
     }
 

@@ -101,7 +101,7 @@ async fn drain(gateway: &Gateway) {
     let limit = gateway.running.load().plan.server.drain;
     let end = tokio::time::Instant::now() + limit.saturating_sub(RESERVE * 2);
     gateway.lifecycle.drain();
-    for upstream in &gateway.running.load().upstreams {
+    for upstream in gateway.running.load().upstreams.iter() {
         upstream.actor.do_send(Order(Command::ShutDown));
     }
     sleep(NOTICE.min(limit / 2)).await;

@@ -1,7 +1,6 @@
 //! What one HTTP worker thread has of its own: its connections to upstreams and its buffers of small facts.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +17,6 @@ use crate::dialects::{
     BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated,
 };
 use crate::gateway::Gateway;
-use crate::ids::UpstreamId;
 use crate::journey::classify::Call;
 use crate::pure::rate_headers::RateHeaders;
 use crate::runtime::Route;
@@ -40,7 +38,7 @@ pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
-    wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
+    wires: RefCell<Vec<(Arc<Upstream>, Rc<Wire>)>>,
     served: RefCell<Vec<Served>>,
 }
 
@@ -104,7 +102,7 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
-        let worker = Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
+        let worker = Rc::new(Worker { gateway, wires: RefCell::new(Vec::new()), served: RefCell::new(Vec::new()) });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
@@ -140,16 +138,17 @@ impl Worker {
         self.gateway.backlog.push(records);
     }
 
-    /// This worker's client for `plan`; a reload that changed the upstream gets a new one.
+    /// This worker's client for `plan`. A reload that changed the upstream gets a new one; the old one stays as long as
+    /// requests that began before it are under way, so that the two never take turns in one place.
     fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        if let Some((known, wire)) = wires.get(&plan.id)
-            && Arc::ptr_eq(known, plan)
-        {
+        if let Some((_, wire)) = wires.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
             return Rc::clone(wire);
         }
+        // Only this list still knows what no configuration and no request has any more.
+        wires.retain(|(known, _)| Arc::strong_count(known) > 1);
         let wire = Rc::new(Wire::new(plan));
-        wires.insert(plan.id.clone(), (Arc::clone(plan), Rc::clone(&wire)));
+        wires.push((Arc::clone(plan), Rc::clone(&wire)));
         wire
     }
 

@@ -98,6 +98,8 @@ pub enum Command {
     Close,
     /// Take the upstream out because its vectors differ, or put it back.
     Quarantine(bool),
+    /// Try the key again: a reload brought another.
+    Unpark,
     /// Turn away everything that waits: the process ends.
     ShutDown,
 }
@@ -126,7 +128,15 @@ pub struct PolicyChanged {
     pub policy: Policy,
     /// `quota.batch_size`.
     pub batch_size: usize,
+    /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
+    pub watch: Option<Watch>,
 }
+
+/// The configuration no longer has this upstream. Requests that began before still reach it; once none is left, its
+/// actor ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Retired;
 
 /// Looks at the state.
 #[derive(Debug, Message)]
@@ -155,7 +165,7 @@ const GAUGES_EVERY: Duration = Duration::from_secs(1);
 pub struct UpstreamHandle {
     /// What the configuration says.
     pub plan: Arc<Upstream>,
-    /// Its actor.
+    /// Its actor; a reload that changes the upstream makes another handle of the same actor.
     pub actor: Addr<UpstreamActor>,
     /// What the actor last published.
     pub board: Arc<Board>,
@@ -249,6 +259,7 @@ pub struct UpstreamActor {
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
+    retired: bool,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -273,6 +284,7 @@ impl UpstreamActor {
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
+            retired: false,
             board: Arc::clone(&board),
             telemetry,
         };
@@ -353,6 +365,7 @@ impl UpstreamActor {
                 self.state.resume();
                 self.state.unpark();
             }
+            Command::Unpark => self.state.unpark(),
             Command::Open => self.state.force_open(),
             Command::Close => self.state.force_close(),
             Command::Quarantine(out) => self.state.quarantine(out),
@@ -476,9 +489,18 @@ impl Handler<PolicyChanged> for UpstreamActor {
     fn handle(&mut self, fact: PolicyChanged, context: &mut Self::Context) {
         self.on(context, |this, _| {
             this.batch_size = fact.batch_size;
+            this.watch = fact.watch;
             this.learned = Learned::default();
             this.state.reconfigure(fact.policy);
         });
+    }
+}
+
+impl Handler<Retired> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Retired, _: &mut Self::Context) {
+        self.retired = true;
     }
 }
 
@@ -503,6 +525,14 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
+        if self.retired {
+            // Whoever could still ask holds the board, and whoever has a permit is counted.
+            if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 {
+                tracing::info!(upstream = %self.id, "the last call of an upstream that was taken out has ended");
+                context.stop();
+            }
+            return;
+        }
         if let Some(snapshot) = self.on(context, |this, now| this.state.snapshot(now)) {
             self.telemetry.upstream_gauges(&self.id, &snapshot);
         }

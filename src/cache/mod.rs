@@ -3,6 +3,10 @@
 pub mod flight;
 pub mod memory;
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
 use crate::config::plan::{self, CacheBackend};
 use crate::ids::{ModelName, TenantId};
 use crate::pure::cache_key::CacheKey;
@@ -36,7 +40,7 @@ impl Cached {
 /// batch queue.
 #[derive(Debug)]
 pub struct Cache {
-    memory: Option<MemoryCache>,
+    memory: ArcSwapOption<MemoryCache>,
     interactive: Flights,
     batch: Flights,
 }
@@ -45,29 +49,40 @@ impl Cache {
     /// An empty cache.
     pub fn new(plan: &plan::Cache) -> Cache {
         let memory = (plan.backend != CacheBackend::Off).then(|| MemoryCache::new(plan.max_bytes, plan.ttl));
+        let memory = ArcSwapOption::from(memory.map(Arc::new));
         Cache { memory, interactive: Flights::default(), batch: Flights::default() }
+    }
+
+    /// Takes over what a reload says: entries are kept as far as the new bounds go.
+    pub fn reconfigure(&self, plan: &plan::Cache) {
+        let wanted = plan.backend != CacheBackend::Off;
+        match self.memory.load_full() {
+            Some(memory) if wanted => memory.resize(plan.max_bytes, plan.ttl),
+            None if wanted => self.memory.store(Some(Arc::new(MemoryCache::new(plan.max_bytes, plan.ttl)))),
+            _ => self.memory.store(None),
+        }
     }
 
     /// Whether anything is kept.
     pub fn is_on(&self) -> bool {
-        self.memory.is_some()
+        self.memory.load().is_some()
     }
 
     /// What is kept under a key.
     pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
-        self.memory.as_ref()?.get(key, now)
+        self.memory.load().as_ref()?.get(key, now)
     }
 
     /// Keeps a vector.
     pub fn put(&self, key: CacheKey, cached: &Cached, tag: &EntryTag, now: Mono) {
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = self.memory.load().as_ref() {
             memory.put_many(tag, [(key, cached)], now);
         }
     }
 
     /// Drops the entries that match; how many there were.
     pub fn clear(&self, filter: &CacheFilter) -> usize {
-        self.memory.as_ref().map_or(0, |memory| memory.clear(filter))
+        self.memory.load().as_ref().map_or(0, |memory| memory.clear(filter))
     }
 
     /// The calls under way of one kind of traffic.

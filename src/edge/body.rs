@@ -27,7 +27,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Bytes of request bodies in memory, all requests together.
 #[derive(Debug)]
 pub struct BodyBudget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
 }
 
@@ -41,7 +41,12 @@ pub struct BodyShare {
 impl BodyBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<BodyBudget> {
-        Arc::new(BodyBudget { limit, used: AtomicU64::new(0) })
+        Arc::new(BodyBudget { limit: AtomicU64::new(limit), used: AtomicU64::new(0) })
+    }
+
+    /// Another limit; what is taken stays taken.
+    pub fn resize(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Bytes in use.
@@ -50,9 +55,10 @@ impl BodyBudget {
     }
 
     fn take(self: &Arc<Self>, bytes: u64) -> Option<BodyShare> {
+        let limit = self.limit.load(Ordering::Relaxed);
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .ok()?;
         Some(BodyShare { budget: Arc::clone(self), bytes })

@@ -105,6 +105,8 @@ impl Book {
             }
             Record::PeriodStart(period) => self.page(&period.tenant).start_period(period),
             Record::TenantChange(tenant) => self.page(&tenant.tenant).change(&tenant.change, tenant.time),
+            // Told for people; what an action changed has records of its own.
+            Record::Admin(_) => {}
             Record::Snapshot(snapshot) => self.clone_from(&snapshot.book),
         }
     }

@@ -38,19 +38,12 @@ fn is_priced(kind: ModelKind, prices: &Prices) -> bool {
 }
 
 /// A budget means nothing for a model whose calls cost an unknown amount.
-fn check_price(
-    entry: &ModelEntry,
-    upstreams: &[UpstreamEntry],
-    plan: &Plan,
-    tenants: &[Fields],
-    report: &mut Report,
-) {
+fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, tenants: &[Fields], report: &mut Report) {
     let ModelEntry { model, fields } = entry;
     let bound = |from: TenantSource| {
         let tenants = plan.tenants.iter().zip(tenants);
-        tenants.filter(move |(tenant, _)| {
-            tenant.source == from && tenant.budget.is_some() && tenant.may_use(&model.name)
-        })
+        tenants
+            .filter(move |(tenant, _)| tenant.source == from && tenant.budget.is_some() && tenant.may_use(&model.name))
     };
     if bound(TenantSource::File).chain(bound(TenantSource::Admin)).next().is_none() {
         return;
