@@ -21,7 +21,6 @@ const NOT_YET: &[Entry] = &[
         "CORS is not available yet",
     ),
     ("collections", |_| true, "collections are not available yet"),
-    ("tenants[].budget_period", |value| !is(value, &["none"]), "budgets that refill are not available yet"),
     ("models[].kind", |value| is(value, &["rerank", "chat"]), "rerank and chat models are not available yet"),
     (
         "upstreams[].provider",

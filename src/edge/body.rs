@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::dialects::client;
 use crate::error::{ApiError, Code};
+use crate::lifecycle;
 
 use super::scan::{Scan, ScanLimits, Scanner};
 
@@ -123,6 +124,7 @@ pub async fn read(
     budget: &Arc<BodyBudget>,
 ) -> Result<ScannedBody, ApiError> {
     check_media_type(request)?;
+    let lifecycle = std::sync::Arc::clone(&super::worker(request)?.gateway.lifecycle);
     let announced = announced_length(request);
     if let Some(length) = announced.filter(|length| *length > limits.max_bytes) {
         if !request.headers().contains_key(EXPECT) {
@@ -139,7 +141,12 @@ pub async fn read(
     let mut bytes = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
     let mut failed = None;
     loop {
-        let piece = match timeout(limits.idle, payload.next()).await {
+        let piece = tokio::select! {
+            biased;
+            piece = timeout(limits.idle, payload.next()) => piece,
+            () = lifecycle.cut_off() => return Err(lifecycle::cut_error()),
+        };
+        let piece = match piece {
             Err(_elapsed) => return Err(body_timeout(limits.idle)),
             Ok(None) => break,
             Ok(Some(Err(error))) => {

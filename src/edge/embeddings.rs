@@ -11,10 +11,11 @@ use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
 use crate::journey::settle::Finished;
 use crate::journey::{self, classify};
+use crate::lifecycle::InFlight;
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits};
-use super::{request, respond};
+use super::{leaving, request, respond};
 
 /// OpenAI's route.
 pub async fn openai(http: HttpRequest, payload: Payload) -> HttpResponse {
@@ -24,7 +25,7 @@ pub async fn openai(http: HttpRequest, payload: Payload) -> HttpResponse {
 async fn embed(http: HttpRequest, mut payload: Payload, dialect: ClientDialect) -> HttpResponse {
     let id = request::request_id(http.headers());
     match answer(&http, &mut payload, dialect, id.clone()).await {
-        Ok(finished) => respond::embeddings(finished),
+        Ok((finished, in_flight)) => leaving::tie(respond::embeddings(finished), in_flight),
         Err(error) => respond::error(dialect, &id, &error),
     }
 }
@@ -34,7 +35,7 @@ async fn answer(
     payload: &mut Payload,
     dialect: ClientDialect,
     id: RequestId,
-) -> Result<Finished, ApiError> {
+) -> Result<(Finished, InFlight), ApiError> {
     let worker = super::worker(http)?;
     let (context, in_flight) = request::enter(&worker, http, id, dialect)?;
     let server = &context.running.plan.server;
@@ -50,18 +51,10 @@ async fn answer(
 
 /// Runs the journey as a task of its own: a client that leaves drops this future, and the journey learns of it through
 /// the token instead of being cut.
-async fn run(
-    worker: Rc<Worker>,
-    call: classify::Call,
-    in_flight: crate::lifecycle::InFlight,
-) -> Result<Finished, ApiError> {
+async fn run(worker: Rc<Worker>, call: classify::Call, in_flight: InFlight) -> Result<(Finished, InFlight), ApiError> {
     let gone = CancellationToken::new();
     let leaving = gone.clone().drop_guard();
-    let task = actix_web::rt::spawn(async move {
-        let finished = journey::embed(worker, call, gone).await;
-        drop(in_flight);
-        finished
-    });
+    let task = actix_web::rt::spawn(async move { (journey::embed(worker, call, gone).await, in_flight) });
     let finished = task.await;
     leaving.disarm();
     finished.map_err(|_panicked| ApiError::new(Code::Internal, "the request hit a fault of the gateway"))

@@ -4,6 +4,8 @@ pub mod admin;
 pub mod auth;
 pub mod body;
 pub mod embeddings;
+pub mod frame;
+pub mod leaving;
 pub mod ops;
 pub mod request;
 pub mod respond;

@@ -38,7 +38,7 @@ use super::classify::Call;
 use super::guards::Hold;
 use super::plan::{Entry, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
+use super::settle::{Spent, Tally, UnderWay};
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
@@ -55,6 +55,17 @@ enum PartError {
     },
     /// The request fails.
     Failed(ApiError),
+}
+
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
 }
 
 struct PartEnd {
@@ -89,7 +100,8 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let under_way = tally.under_way.clone();
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
@@ -180,6 +192,7 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
 }
 
 impl Parts<'_> {
@@ -215,7 +228,7 @@ impl Parts<'_> {
         };
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
@@ -229,7 +242,7 @@ impl Parts<'_> {
         };
         let holds_money = bounds.upper > Money::ZERO;
         let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
         if holds_money {
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
@@ -261,7 +274,7 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let waiter = WaiterId::next();
@@ -270,7 +283,7 @@ impl Parts<'_> {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
+            retry: tries == Tries::Again,
             ask: Ask {
                 attempt: AttemptId::next(),
                 waiter,
@@ -280,6 +293,7 @@ impl Parts<'_> {
                 tokens: self.tokens(range),
                 items: range.len(),
                 may_queue: true,
+                begun: tries != Tries::First,
                 deadline: now.plus(self.patience()),
                 roll: rand::random(),
             },
@@ -315,7 +329,10 @@ impl Parts<'_> {
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
             let Reserved { route, permit } = match permitted {
                 Ok(reserved) => reserved,
@@ -326,7 +343,9 @@ impl Parts<'_> {
             seen.attempts += 1;
             seen.dwell += permit.dwell;
             let started = clock::mono();
+            let sent = self.under_way.begin(self.expected(route, &range));
             let exchange = self.exchange(route, &range).await;
+            self.under_way.end(sent);
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
@@ -352,6 +371,20 @@ impl Parts<'_> {
             }
         };
         PartEnd { range, result, seen }
+    }
+
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        let tokens = self.tokens(range);
+        let price = token_price(&route.prices);
+        Spent {
+            upstream: route.upstream.plan.id.clone(),
+            tokens,
+            estimated: true,
+            unit_price: price,
+            cost: price.times(tokens),
+            items: range.len(),
+        }
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {

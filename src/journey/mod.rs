@@ -20,6 +20,7 @@ use std::rc::Rc;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ApiError, Code};
+use crate::lifecycle;
 use crate::worker::Worker;
 
 use classify::Call;
@@ -35,7 +36,14 @@ const ROUNDS: usize = 3;
 /// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
 pub async fn embed(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
-    let result = vectors(&worker, &call, &gone, &mut tally).await;
+    let lifecycle = &worker.gateway.lifecycle;
+    let result = tokio::select! {
+        // In this order, so that what is ready at once costs no look at the token.
+        biased;
+        result = vectors(&worker, &call, &gone, &mut tally) => result,
+        () = lifecycle.cut_off() => Err(lifecycle::cut_error()),
+    };
+    tally.book_under_way();
     settle::finish(&worker, call, tally, result).await
 }
 

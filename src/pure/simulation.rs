@@ -222,6 +222,7 @@ impl Simulation {
             class,
             tokens,
             items: 1 + self.rolls.below(20) as usize,
+            begun: false,
             may_queue: !self.rolls.one_in(5),
             deadline: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
             roll: self.rolls.unit(),

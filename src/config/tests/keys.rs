@@ -153,7 +153,6 @@ fn what_is_not_there_yet_says_so() {
              [[upstreams]]\nid = \"v\"\nprovider = \"vllm\"\nbase_url = \"http://v:8000/v1\"\nserves = [{ model = \"gpt\" }]\n",
         ),
         &[
-            "t.toml:14: tenants[0].budget_period (t): budgets that refill are not available yet",
             "t.toml:16: store.ledger: the shared ledger in Redis is not available yet",
             "t.toml:19: cache.backend: the Redis cache is not available yet",
             "t.toml:21: quota.hedge: hedged calls are not available yet",
