@@ -461,6 +461,10 @@ impl Simulation {
         self.state.shutdown();
         let poll = self.state.poll(self.now);
         self.take(poll);
+        // A shutdown lets interactive work wait its moment; an operator's order lets nobody.
+        self.state.drain();
+        let poll = self.state.poll(self.now);
+        self.take(poll);
         self.hold(self.waiting.is_empty(), "I3: everybody who waited was answered");
         for id in self.in_flight.keys().copied().collect::<Vec<_>>() {
             self.state.finished(AttemptId(id), Outcome::bare(OutcomeKind::ClientGone), self.now);

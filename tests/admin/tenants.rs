@@ -2,8 +2,19 @@
 
 use serde_json::{Value, json};
 
+use loadtest::provider::{Provider, Script, TokenRule};
+
 use super::{config_at, provider};
 use crate::support::Gateway;
+
+/// A provider and a configuration that count one token a byte, both exactly.
+fn exact() -> (Provider, String) {
+    let mut script = Script::new().space("A").width(8);
+    script.tokens = TokenRule::Bytes;
+    let provider = Provider::start(script);
+    let config = config_at(&provider.base_url()).replace("dimensions = 8", "dimensions = 8\ntokenizer = \"bytes\"");
+    (provider, config)
+}
 
 fn body(text: &str) -> String {
     json!({ "model": "emb-a", "input": text }).to_string()
@@ -17,22 +28,22 @@ async fn new_key(gateway: &Gateway, tenant: &str) -> String {
 
 #[tokio::test]
 async fn a_tenant_made_at_run_time_works_at_once_and_after_a_crash() {
-    let provider = provider();
-    let mut gateway = Gateway::start(&config_at(&provider.base_url()));
+    let (_provider, config) = exact();
+    let mut gateway = Gateway::start(&config);
     let settings = json!({ "id": "acme", "budget": "0.00001", "models": ["emb-a"], "weight": 2 });
     let made = gateway.admin_post("/admin/tenants", settings.clone()).await.expect(201);
     assert_eq!((&made["id"], &made["source"], &made["keys"]), (&json!("acme"), &json!("admin"), &json!([])));
     assert_eq!((&made["budget"], &made["remaining"]), (&json!("0.00001"), &json!("0.00001")));
     let key = new_key(&gateway, "acme").await;
-    gateway.post("/v1/embeddings", &key, &[], body("one two three four")).await.expect(200);
+    gateway.post("/v1/embeddings", &key, &[], body("abcd")).await.expect(200);
 
     gateway.crash_and_restart();
     let tenant = gateway.tenant("acme").await;
     assert_eq!((&tenant["spent"], &tenant["remaining"]), (&json!("0.000004"), &json!("0.000006")), "{tenant}");
     assert_eq!(tenant["keys"][0]["fingerprint"].as_str().map(str::len), Some(16));
     assert!(tenant["keys"][0]["created"].is_string(), "{tenant}");
-    gateway.post("/v1/embeddings", &key, &[], body("five six seven eight nine ten")).await.expect(200);
-    let refused = gateway.post("/v1/embeddings", &key, &[], body("eleven")).await;
+    gateway.post("/v1/embeddings", &key, &[], body("efghij")).await.expect(200);
+    let refused = gateway.post("/v1/embeddings", &key, &[], body("k")).await;
     assert_eq!((refused.status, refused.error_code().as_str()), (402, "budget_exhausted"));
     assert!(gateway.metric("vectorgate_tenant_budget_remaining{tenant=\"acme\"}").await.abs() < 1e-12);
     assert_eq!(gateway.admin_post("/admin/tenants", settings).await.error_code(), "conflict");
@@ -112,14 +123,14 @@ async fn a_reload_that_would_leave_a_tenant_out_is_refused_and_a_start_says_so()
 
 #[tokio::test]
 async fn a_credit_counts_once_and_survives() {
-    let provider = provider();
-    let mut gateway = Gateway::start(&config_at(&provider.base_url()).replace("\"1.00\"", "\"0.000001\""));
-    gateway.embed(json!("one")).await.expect(200);
-    assert_eq!(gateway.embed(json!("two")).await.status, 402);
+    let (_provider, config) = exact();
+    let mut gateway = Gateway::start(&config.replace("\"1.00\"", "\"0.000001\""));
+    gateway.embed(json!("a")).await.expect(200);
+    assert_eq!(gateway.embed(json!("b")).await.status, 402);
     let credit = json!({ "amount": "0.50", "idempotency_key": "order 7" });
     let answer = gateway.admin_post("/admin/tenants/t1/credit", credit.clone()).await.expect(200);
     assert_eq!((&answer["remaining"], &answer["credit"]["repeated"]), (&json!("0.5"), &json!(false)), "{answer}");
-    gateway.embed(json!("two")).await.expect(200);
+    gateway.embed(json!("b")).await.expect(200);
     let answer = gateway.admin_post("/admin/tenants/t1/credit", credit.clone()).await.expect(200);
     assert_eq!((&answer["remaining"], &answer["credit"]["repeated"]), (&json!("0.499999"), &json!(true)));
 
