@@ -29,6 +29,7 @@ use crate::pure::time::Wall;
 use crate::runtime::Running;
 use crate::sentinel::{self, Sentinel, Watched};
 use crate::store::journal::Journal;
+use crate::store::redis::Redis;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
@@ -50,6 +51,8 @@ pub struct Gateway {
     pub journal: Arc<Journal>,
     /// Keeps records that cost nothing until they are written.
     pub backlog: Backlog,
+    /// What replicas share; `None`: nothing.
+    pub redis: Option<Redis>,
     /// Keeps vectors.
     pub cache: Cache,
     /// Metrics, events, logs.
@@ -111,22 +114,29 @@ impl Gateway {
         let (plan, misfits) = with_given_tenants(plan, &text, &journal, &telemetry)?;
         let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry))
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
+        let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
-        let parts = Parts::new(control, Arc::clone(&journal), Arc::clone(&telemetry), watch.clone());
+        let shared_ledger = redis.as_ref().and_then(|redis| redis.ledger.clone());
+        let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));
+        let parts = Parts::new(control, kept, told, watch.clone(), shared_ledger);
         let running = parts.running(plan, None);
-        let watched = Watched::of(&running.plan, &running.upstreams);
-        let sentinel = Sentinel::new(watched, &running.plan.store.path, Arc::clone(&telemetry));
-        actix_web::rt::spawn(sentinel.run(asked, watch));
+        if let Some(redis) = &redis {
+            redis.start()?;
+        }
+        let watched = Watched::of(&running.plan, &running.upstreams, &Watched::default());
+        let sentinel = Sentinel::new(watched, &running.plan.store.path, &watch, Arc::clone(&telemetry));
+        actix_web::rt::spawn(sentinel.run(asked));
         let status = Status::new(misfits);
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
             journal,
             backlog,
+            redis,
             cache,
             telemetry,
             bodies,

@@ -99,6 +99,9 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     drain(&gateway, &mut signals).await;
     stop(client, admin).await;
     let _ended = timeout(STEP, async { (client_task.await, admin_task.await) }).await;
+    if let Some(redis) = &gateway.redis {
+        redis.stop();
+    }
     gateway.backlog.stop();
     gateway.journal.retry()
 }

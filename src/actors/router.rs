@@ -16,6 +16,7 @@ use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
+use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
 use crate::pure::select::{self, Candidate};
 use crate::pure::time::Mono;
@@ -50,6 +51,8 @@ pub struct Reserved {
     pub route: usize,
     /// The permit.
     pub permit: Permit,
+    /// What is held for the work; nothing without an ask for a hold.
+    pub held: Money,
 }
 
 /// Why there is none.
@@ -83,6 +86,11 @@ pub struct ServedBatch(
     /// The requests.
     pub Vec<Served>,
 );
+
+/// A retry worked, so its upstreams are not all down; or it was allowed and found no room. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct RetryEarned;
 
 /// A reload changed the rules.
 #[derive(Debug, Message)]
@@ -150,6 +158,16 @@ impl Handler<Reserve> for Router {
     fn handle(&mut self, ask: Reserve, context: &mut Self::Context) -> Self::Result {
         let permitted = guarded::<Self, _>(context, ActorKind::Router, || self.permitted(ask.retry, clock::mono()));
         match permitted {
+            Ok(true) if ask.retry => {
+                let own = context.address();
+                Box::pin(async move {
+                    let reserved = reserve(ask).await;
+                    if reserved.is_err() {
+                        own.do_send(RetryEarned);
+                    }
+                    reserved
+                })
+            }
             Ok(true) => Box::pin(reserve(ask)),
             Ok(false) => Box::pin(std::future::ready(Err(Unreserved::RetryBudget))),
             Err(_panicked) => Box::pin(std::future::ready(Err(Unreserved::Unavailable))),
@@ -159,16 +177,22 @@ impl Handler<Reserve> for Router {
 
 /// Holds money, then walks the candidates: first those that can take it at once, then the queue of the best.
 async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
-    if let Some((ledger, hold)) = ask.hold.take() {
-        let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
-        placed.map_err(Unreserved::Hold)?;
-    }
+    let held = match ask.hold.take() {
+        Some((ledger, hold)) => {
+            let asked = clock::mono();
+            let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
+            // The wait for money is not the upstream's: whoever got it would come too late everywhere otherwise.
+            ask.ask.deadline = ask.ask.deadline.plus(clock::mono().since(asked));
+            placed.map_err(Unreserved::Hold)?
+        }
+        None => Money::ZERO,
+    };
     let candidates = ask.routes.iter().enumerate();
     let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
     for Candidate { id: route, .. } in select::order(candidates, ask.rolls) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
-            Ok(Ok(permit)) => return Ok(Reserved { route, permit }),
+            Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),
             Err(_mailbox) => refusals.push((route, Refusal { why: Why::Restarting, retry_at: None })),
         }
@@ -178,7 +202,7 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         let waitable = refusals.iter().find(|(_, refusal)| refusal.why.may_pass()).map(|(route, _)| *route);
         if let Some(route) = waitable {
             return match ask.routes[route].upstream.actor.send(WaitPermit(ask.ask.clone())).await {
-                Ok(Ok(permit)) => Ok(Reserved { route, permit }),
+                Ok(Ok(permit)) => Ok(Reserved { route, permit, held }),
                 Ok(Err(refusal)) => Err(Unreserved::Refused(refusal)),
                 Err(_mailbox) => Err(Unreserved::Unavailable),
             };
@@ -217,6 +241,14 @@ impl Handler<ServedBatch> for Router {
                 }
             }
         });
+    }
+}
+
+impl Handler<RetryEarned> for Router {
+    type Result = ();
+
+    fn handle(&mut self, _: RetryEarned, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || self.retries.succeeded(clock::mono()));
     }
 }
 

@@ -22,6 +22,7 @@ use crate::pure::admission::{
 };
 use crate::pure::breaker::{Phase, Transition};
 use crate::pure::class::TrafficClass;
+use crate::pure::latency_window::LatencyWindow;
 use crate::pure::select::PeakEwma;
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
@@ -96,11 +97,15 @@ pub enum Command {
     Open,
     /// Close the breaker.
     Close,
-    /// Take the upstream out because its vectors differ, or put it back.
-    Quarantine(bool),
+    /// Use it only once its vectors have been looked at.
+    AwaitCheck,
+    /// Its vectors are those of its space.
+    Verified,
+    /// Its vectors are others: take it out.
+    Quarantine,
     /// Try the key again: a reload brought another.
     Unpark,
-    /// Turn away everything that waits: the process ends.
+    /// Let accepted work finish and turn away batch work that only waits: the process ends.
     ShutDown,
 }
 
@@ -121,7 +126,7 @@ pub struct Order(
 );
 
 /// A reload changed the limits.
-#[derive(Debug, Message)]
+#[derive(Message)]
 #[rtype(result = "()")]
 pub struct PolicyChanged {
     /// The new limits.
@@ -158,6 +163,19 @@ struct GaugeTick;
 #[rtype(result = "()")]
 pub struct Drill;
 
+/// So many failures in a row are an outage: at the shares of failures that a breaker tolerates they hardly ever happen
+/// by chance.
+const OUTAGE: u32 = 3;
+
+/// Span of the latencies whose p95 tells when a hedge is due.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Steps in which that span moves on.
+const RECENT_SLOTS: usize = 6;
+
+/// Fewest latencies that make a percentile.
+const FEWEST: u64 = 20;
+
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -177,6 +195,7 @@ pub struct Board {
     usable: AtomicBool,
     in_flight: AtomicUsize,
     latency_ns: AtomicU64,
+    p95_ns: AtomicU64,
     sizes: Mutex<Sizes>,
     allowances: Mutex<[Option<Allowances>; 2]>,
 }
@@ -192,6 +211,12 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
+    /// lets only probes through.
+    pub fn p95(&self) -> Option<Duration> {
+        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
     }
 
     /// Calls under way.
@@ -254,6 +279,10 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    /// Latencies of interactive calls.
+    recent: LatencyWindow,
+    /// Calls in a row that failed by the upstream's fault.
+    failed_in_a_row: u32,
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
@@ -280,6 +309,8 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
+            failed_in_a_row: 0,
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
@@ -317,7 +348,7 @@ impl UpstreamActor {
             self.telemetry.upstream_effect(&self.id, &effect);
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
                 // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
-                self.state.quarantine(true);
+                self.state.unverified(true);
                 watch.recheck(&self.id);
             }
         }
@@ -348,14 +379,38 @@ impl UpstreamActor {
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
-        if let OutcomeKind::Success { latency } = report.outcome.kind {
-            self.latency.record(latency, now);
+        match report.outcome.kind {
+            OutcomeKind::Success { latency } => {
+                self.failed_in_a_row = 0;
+                self.latency.record(latency, now);
+                if self.state.is_interactive(attempt) == Some(true) {
+                    self.recent.record(latency, now);
+                }
+            }
+            OutcomeKind::Outrun { after } => self.latency.record(after, now),
+            // Nobody listens: whatever will, has just been started.
+            OutcomeKind::Connect => self.stumbled(OUTAGE, now),
+            OutcomeKind::ServerError | OutcomeKind::Timeout | OutcomeKind::Transport => self.stumbled(1, now),
+            _ => {}
         }
         if let Some(too_large) = report.too_large {
             self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call failed by the upstream's fault. After an outage it may be another model, so where another upstream can
+    /// stand in, this one waits until its vectors were looked at; where none can, the breaker alone decides.
+    fn stumbled(&mut self, weight: u32, now: Mono) {
+        self.latency.failed(self.state.policy().breaker.slow, now);
+        self.failed_in_a_row = self.failed_in_a_row.saturating_add(weight);
+        let Some(watch) = &self.watch else { return };
+        if self.failed_in_a_row >= OUTAGE && self.state.flows() && watch.has_stand_in(&self.id) {
+            self.failed_in_a_row = 0;
+            self.state.unverified(true);
+            watch.lost(&self.id);
+        }
     }
 
     fn command(&mut self, command: Command) {
@@ -368,7 +423,14 @@ impl UpstreamActor {
             Command::Unpark => self.state.unpark(),
             Command::Open => self.state.force_open(),
             Command::Close => self.state.force_close(),
-            Command::Quarantine(out) => self.state.quarantine(out),
+            Command::AwaitCheck => self.state.unverified(true),
+            Command::Verified => {
+                self.state.unverified(false);
+                self.state.quarantine(false);
+                self.latency.forgive();
+                self.failed_in_a_row = 0;
+            }
+            Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
     }
@@ -391,7 +453,7 @@ impl UpstreamActor {
         });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
-        self.board.latency_ns.store(self.latency.nanos(), Ordering::Relaxed);
+        self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
 }
 
@@ -533,7 +595,13 @@ impl Handler<GaugeTick> for UpstreamActor {
             }
             return;
         }
-        if let Some(snapshot) = self.on(context, |this, now| this.state.snapshot(now)) {
+        let looked = self.on(context, |this, now| {
+            let known = this.state.flows() && this.recent.count(now) >= FEWEST;
+            let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
+            this.board.p95_ns.store(u64::try_from(p95.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            this.state.snapshot(now)
+        });
+        if let Some(snapshot) = looked {
             self.telemetry.upstream_gauges(&self.id, &snapshot);
         }
     }

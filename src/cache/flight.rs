@@ -164,6 +164,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::cache::Value;
     use crate::pure::cache_key::text_digest;
     use crate::vector::Vector;
 
@@ -172,7 +173,7 @@ mod tests {
     }
 
     fn vector() -> Cached {
-        Cached { vector: Vector::from_floats(&[1.0, 2.0]).expect("finite"), tokens: 1 }
+        Cached { value: Value::Vector(Vector::from_floats(&[1.0, 2.0]).expect("finite")), tokens: 1, estimated: false }
     }
 
     #[track_caller]

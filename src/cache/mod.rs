@@ -1,4 +1,4 @@
-//! Vectors that were already paid for. Knows keys and values; refuses to know requests, providers and prices.
+//! Vectors and scores that were already paid for. Knows keys and values; refuses to know requests, providers and prices.
 
 pub mod flight;
 pub mod memory;
@@ -16,21 +16,57 @@ use crate::vector::Vector;
 use flight::Flights;
 use memory::MemoryCache;
 
-/// A vector that was paid for, and how many tokens of the bill it stands for.
+/// What an input was answered with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// The vector of a text.
+    Vector(Vector),
+    /// The score of a document for a query; finite.
+    Score(f64),
+}
+
+/// A vector or a score that was paid for, and how many tokens of the bill it stands for.
 ///
 /// The tokens are kept so that a hit states the same usage as the miss did; they are never charged again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cached {
-    /// The vector.
-    pub vector: Vector,
+    /// The vector or the score.
+    pub value: Value,
     /// Its share of the call's tokens.
     pub tokens: u32,
+    /// Whether the tokens are this gateway's own estimate.
+    pub estimated: bool,
 }
 
 impl Cached {
+    /// The vector, if it is one.
+    pub fn vector(&self) -> Option<&Vector> {
+        match &self.value {
+            Value::Vector(vector) => Some(vector),
+            Value::Score(_) => None,
+        }
+    }
+
+    /// The score, if it is one.
+    pub fn score(&self) -> Option<f64> {
+        match self.value {
+            Value::Score(score) => Some(score),
+            Value::Vector(_) => None,
+        }
+    }
+
+    /// Bytes of its own besides the entry that it stands in.
+    pub fn bytes(&self) -> usize {
+        self.vector().map_or(0, Vector::bytes)
+    }
+
     /// The same in memory of its own.
     pub fn detached(&self) -> Cached {
-        Cached { vector: self.vector.detached(), tokens: self.tokens }
+        let value = match &self.value {
+            Value::Vector(vector) => Value::Vector(vector.detached()),
+            Value::Score(score) => Value::Score(*score),
+        };
+        Cached { value, ..*self }
     }
 }
 
@@ -73,7 +109,7 @@ impl Cache {
         self.memory.load().as_ref()?.get(key, now)
     }
 
-    /// Keeps a vector.
+    /// Keeps a vector or a score.
     pub fn put(&self, key: CacheKey, cached: &Cached, tag: &EntryTag, now: Mono) {
         if let Some(memory) = self.memory.load().as_ref() {
             memory.put_many(tag, [(key, cached)], now);
@@ -97,7 +133,7 @@ impl Cache {
 pub struct EntryTag {
     /// The tenant.
     pub tenant: TenantId,
-    /// The model that made the vector.
+    /// The model that made the vector or the score.
     pub model: ModelName,
 }
 

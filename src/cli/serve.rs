@@ -9,7 +9,7 @@ use crate::config::plan::{ModelKind, Plan, Provider};
 use crate::config::{self, Environment, Joined, Source};
 use crate::gateway::Gateway;
 use crate::server::{self, Listeners};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, panics};
 
 /// Runs the gateway until it is told to stop. Exit code 1 when it cannot start.
 pub fn run(path: Option<&Path>) -> ExitCode {
@@ -26,6 +26,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
         }
     };
     let telemetry = Telemetry::start(&plan);
+    panics::install();
     // Two TLS providers in one process make rustls panic at first use, so the one we build with is named.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed before");

@@ -111,6 +111,8 @@ pub struct Store {
     pub redis_url: Option<Secret>,
     /// Longest wait for one Redis step.
     pub redis_timeout: Duration,
+    /// How long a hold in the shared ledger outlives the last sign of its replica.
+    pub redis_lease: Duration,
 }
 
 /// Where vectors are cached.

@@ -115,6 +115,7 @@ const STORE: &[Key] = &[
     is("durability", Type::Choice(&["process", "power"]), r#""process""#),
     is("redis_url", Type::SecretOrText, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
+    is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),
 ];
 
 const NORMALIZATIONS: Type = Type::Choice(&["lowercase", "trim", "exact"]);

@@ -98,6 +98,24 @@ pub struct ScannedBody {
     pub share: BodyShare,
 }
 
+impl ScannedBody {
+    /// The same request with another body, or with other members to look into; the share stays that of what was read.
+    ///
+    /// # Errors
+    /// As of a body that is read.
+    pub fn again(
+        self,
+        bytes: Bytes,
+        fields: &'static [&'static str],
+        limits: ScanLimits,
+    ) -> Result<ScannedBody, ApiError> {
+        let mut scanner = Scanner::new(fields, limits);
+        scanner.feed(&bytes).map_err(client::scan_error)?;
+        let scan = scanner.finish().map_err(client::scan_error)?;
+        Ok(ScannedBody { bytes, scan, share: self.share })
+    }
+}
+
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {

@@ -5,6 +5,7 @@ use actix_web::{HttpRequest, HttpResponse};
 
 use super::respond;
 use crate::dialects::ClientDialect;
+use crate::gateway::Gateway;
 
 /// The process answers.
 pub async fn healthz() -> HttpResponse {
@@ -17,20 +18,31 @@ pub async fn readyz(request: HttpRequest) -> HttpResponse {
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };
-    let gateway = &worker.gateway;
-    let why_not = if gateway.lifecycle.is_draining() {
+    // Without its server a replica still serves unlimited tenants, misses and local limits, and the others have the
+    // same server: taking all of them out would help nobody. So it is told, not failed.
+    let without = match &worker.gateway.redis {
+        Some(redis) if !redis.link.is_up() => " (without redis)",
+        _ => "",
+    };
+    match why_not_ready(&worker.gateway) {
+        None => HttpResponse::Ok()
+            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+            .body(format!("ready{without}\n")),
+        Some(reason) => HttpResponse::ServiceUnavailable()
+            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+            .insert_header(("retry-after", "1"))
+            .body(format!("not ready: {reason}\n")),
+    }
+}
+
+/// What keeps the gateway from serving, if anything does.
+pub fn why_not_ready(gateway: &Gateway) -> Option<&'static str> {
+    if gateway.lifecycle.is_draining() {
         Some("draining")
     } else if !gateway.journal.healthy() {
         Some("the ledger cannot be written")
     } else {
         None
-    };
-    match why_not {
-        None => HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ready\n"),
-        Some(reason) => HttpResponse::ServiceUnavailable()
-            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
-            .insert_header(("retry-after", "1"))
-            .body(format!("not ready: {reason}\n")),
     }
 }
 

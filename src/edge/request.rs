@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{CACHE_CONTROL, HeaderMap};
@@ -51,11 +52,13 @@ pub fn enter(
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let directive = |name: &str| cache_control.split(',').any(|part| part.trim().eq_ignore_ascii_case(name));
+    let started = clock::mono();
     let context = Context {
         request_id,
         tenant: owner.tenant,
         key: owner.fingerprint,
-        started: clock::mono(),
+        started,
+        deadline: patience(headers).map(|patience| started.plus(patience)),
         dialect,
         asked_class: text("x-traffic-class"),
         collection: collection(headers)?,
@@ -68,6 +71,13 @@ pub fn enter(
         running: Arc::clone(&running),
     };
     Ok((context, in_flight))
+}
+
+/// How long the client waits for its answer, as the official SDKs say with each request: whole seconds or a fraction.
+fn patience(headers: &HeaderMap) -> Option<Duration> {
+    let said = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = said("x-stainless-read-timeout").or_else(|| said("x-stainless-timeout"))?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|patience| !patience.is_zero())
 }
 
 fn collection(headers: &HeaderMap) -> Result<Option<String>, ApiError> {

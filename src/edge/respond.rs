@@ -5,48 +5,46 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
 
 use crate::clock;
 use crate::dialects::ClientDialect;
-use crate::dialects::client::{RenderEmbed, render_embed, render_error};
+use crate::dialects::client::{self, RenderEmbed, RenderRerank, render_embed, render_error};
+use crate::dialects::rerank::{Scored, rank, search_units};
 use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
+use crate::journey::classify::{EmbedTask, Task};
+use crate::journey::plan::Entry;
 use crate::journey::rate;
+use crate::journey::rerank::RerankTask;
 use crate::journey::settle::Finished;
 use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
+use crate::vector::Vector;
 
 use super::request;
 
 /// The answer to a journey.
-pub fn embeddings(finished: Finished) -> HttpResponse {
+pub fn answer(finished: Finished) -> HttpResponse {
     let context = &finished.call.context;
     let dialect = context.dialect;
     let (mut builder, body) = match &finished.result {
         Ok(entries) => {
-            let tokens = entries_tokens(&finished);
-            let body = render_embed(
-                dialect,
-                RenderEmbed {
-                    model: finished.call.model.plan.name.as_str(),
-                    id: context.request_id.as_str(),
-                    vectors: entries.iter().map(|entry| entry.vector.clone()).collect(),
-                    inputs: &finished.call.inputs,
-                    form: &finished.call.form,
-                    tokens,
-                    estimated: finished.estimated,
-                },
-            )
-            .into_bytes();
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
-            builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
-            builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
+            let body = match &finished.call.task {
+                Task::Embed(task) => {
+                    builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
+                    builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
+                    embedded(&finished, task, entries)
+                }
+                Task::Rerank(task) => ranked(&finished, task, entries),
+            };
             (builder, body)
         }
         Err(error) => {
             let (content_type, body) = render_error(dialect, error, Some(context.request_id.as_str()));
-            let mut builder = HttpResponse::build(status(error));
+            let mut builder = HttpResponse::build(status(dialect, error));
             builder.insert_header((CONTENT_TYPE, content_type));
             error_headers(&mut builder, error);
             if finished.call.class.is_interactive() && wants_lexical(error.code) {
@@ -82,10 +80,47 @@ fn wants_lexical(code: Code) -> bool {
     )
 }
 
-/// Tokens as the answer states them: those that the vectors stand for, whether they were fresh or cached, so that a hit
-/// and a miss have the same bytes.
-fn entries_tokens(finished: &Finished) -> u64 {
-    finished.result.as_ref().map_or(0, |entries| entries.iter().map(|entry| u64::from(entry.tokens)).sum())
+/// What an answer states of its tokens: those that its parts stand for, whether they were fresh or cached, so that a
+/// hit and a miss have the same bytes; and whether any of them were estimated.
+fn usage(entries: &[Entry]) -> (u64, bool) {
+    (entries.iter().map(|entry| u64::from(entry.tokens)).sum(), entries.iter().any(|entry| entry.estimated))
+}
+
+fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Bytes {
+    let context = &finished.call.context;
+    let vectors: Vec<Vector> = entries.iter().filter_map(|entry| entry.vector().cloned()).collect();
+    if task.similarity {
+        return client::render_similarity(&vectors);
+    }
+    let (tokens, estimated) = usage(entries);
+    let answer = RenderEmbed {
+        model: finished.call.model.plan.name.as_str(),
+        id: context.request_id.as_str(),
+        vectors,
+        inputs: &task.inputs,
+        form: &task.form,
+        tokens,
+        estimated,
+    };
+    render_embed(context.dialect, answer).into_bytes()
+}
+
+fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
+    let context = &finished.call.context;
+    let scored = entries.iter().enumerate();
+    let scored = scored.filter_map(|(index, entry)| Some(Scored { index, score: entry.score()? })).collect();
+    let (tokens, estimated) = usage(entries);
+    let answer = RenderRerank {
+        model: finished.call.model.plan.name.as_str(),
+        id: context.request_id.as_str(),
+        results: &rank(scored, task.top_n),
+        documents: &task.documents,
+        return_documents: task.return_documents,
+        tokens,
+        searches: search_units(task.documents.len()),
+        estimated,
+    };
+    client::render_rerank(context.dialect, &answer)
 }
 
 fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
@@ -145,8 +180,8 @@ fn insert(builder: &mut HttpResponseBuilder, name: &str, value: &str) {
     }
 }
 
-fn status(error: &ApiError) -> StatusCode {
-    StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+fn status(dialect: ClientDialect, error: &ApiError) -> StatusCode {
+    StatusCode::from_u16(client::status(dialect, error)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// `Retry-After` and what goes with it, on 429 and 503.
@@ -174,7 +209,7 @@ fn hopeless(error: &ApiError) -> bool {
 /// An error before the journey began.
 pub fn error(dialect: ClientDialect, id: &RequestId, error: &ApiError) -> HttpResponse {
     let (content_type, body) = render_error(dialect, error, Some(id.as_str()));
-    let mut builder = HttpResponse::build(status(error));
+    let mut builder = HttpResponse::build(status(dialect, error));
     builder.insert_header((CONTENT_TYPE, content_type));
     builder.insert_header(("x-request-id", id.as_str()));
     error_headers(&mut builder, error);

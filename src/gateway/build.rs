@@ -14,11 +14,12 @@ use crate::config::plan::{Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::admission::Policy;
-use crate::pure::ledger::{Account, Terms};
-use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
+use crate::pure::ledger::{Account, Standing, Terms};
+use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
 use crate::sentinel::{self, Watch};
 use crate::store::book::Page;
 use crate::store::journal::Journal;
+use crate::store::redis::ledger::SharedLedger;
 use crate::telemetry::Telemetry;
 
 use super::tenants::{HeldKey, keys_by_tenant};
@@ -29,6 +30,8 @@ pub(super) struct Parts {
     journal: Arc<Journal>,
     telemetry: Arc<Telemetry>,
     watch: Watch,
+    /// The ledger that replicas share, where there is one.
+    shared: Option<Arc<SharedLedger>>,
     /// Every balance that has an actor. It is kept when its tenant leaves the configuration: two actors of one balance,
     /// one for requests that began before and one for a tenant that came back, would spend it twice.
     balances: Mutex<HashMap<TenantId, Balance>>,
@@ -38,6 +41,7 @@ pub(super) struct Parts {
 struct Balance {
     board: Arc<ledger::Board>,
     actor: Addr<LedgerActor>,
+    shared: Option<Shared>,
 }
 
 /// What is told to living parts once the new configuration is in force.
@@ -63,8 +67,14 @@ impl News {
 }
 
 impl Parts {
-    pub(super) fn new(control: ArbiterHandle, journal: Arc<Journal>, telemetry: Arc<Telemetry>, watch: Watch) -> Parts {
-        Parts { control, journal, telemetry, watch, balances: Mutex::default() }
+    pub(super) fn new(
+        control: ArbiterHandle,
+        journal: Arc<Journal>,
+        telemetry: Arc<Telemetry>,
+        watch: Watch,
+        shared: Option<Arc<SharedLedger>>,
+    ) -> Parts {
+        Parts { control, journal, telemetry, watch, shared, balances: Mutex::default() }
     }
 
     /// The line to the sentinel.
@@ -151,10 +161,18 @@ impl Parts {
         }
         let (balance, fresh) = self.balance(plan);
         if !fresh {
-            let terms = TermsChanged { terms: terms(plan), limits: (plan.tpm, plan.rpm) };
-            news.terms.push((balance.actor.clone(), terms));
+            let money = match &balance.shared {
+                None => terms(plan),
+                Some(shared) => {
+                    shared.ledger.account(&plan.id, terms(plan), &balance.board);
+                    Terms::default()
+                }
+            };
+            let changed = TermsChanged { terms: money, limits: (plan.tpm, plan.rpm) };
+            news.terms.push((balance.actor.clone(), changed));
         }
-        Arc::new(TenantRuntime { plan: Arc::clone(plan), board: balance.board, ledger: balance.actor })
+        let Balance { board, actor, shared } = balance;
+        Arc::new(TenantRuntime { plan: Arc::clone(plan), board, ledger: actor, shared })
     }
 
     /// A tenant that was not there before.
@@ -171,9 +189,20 @@ impl Parts {
         if let Some(balance) = balances.get(&plan.id) {
             return (balance.clone(), false);
         }
-        let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
-        let account = Account::restore(terms(plan), standing.unwrap_or_default());
-        let board = Arc::new(ledger::Board::default());
+        let (account, board) = match &self.shared {
+            None => {
+                let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
+                (Account::restore(terms(plan), standing.unwrap_or_default()), Arc::new(ledger::Board::default()))
+            }
+            // The actor keeps the tenant's limits; its money is elsewhere.
+            Some(_) => {
+                (Account::restore(Terms::default(), Standing::default()), Arc::new(ledger::Board::of_shared_ledger()))
+            }
+        };
+        let shared = self.shared.as_ref().map(|ledger| Shared {
+            ledger: Arc::clone(ledger),
+            account: ledger.account(&plan.id, terms(plan), &board),
+        });
         let mut limits = limits_of(plan.tpm, plan.rpm);
         board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
@@ -181,7 +210,7 @@ impl Parts {
         let actor = Supervisor::start_in_arbiter(&self.control, move |_| {
             LedgerActor::new(id, account, limits, shown, journal, telemetry)
         });
-        let balance = Balance { board, actor };
+        let balance = Balance { board, actor, shared };
         balances.insert(plan.id.clone(), balance.clone());
         (balance, true)
     }

@@ -121,8 +121,9 @@ impl Gateway {
         let running = Arc::new(running);
         self.cache.reconfigure(&running.plan.cache);
         self.bodies.resize(running.plan.server.max_buffered_bytes);
-        let watched = |of: &Running| Watched::of(&of.plan, &of.upstreams);
-        self.parts.watch().watch(&watched(before), watched(&running));
+        let watched_before = Watched::of(&before.plan, &before.upstreams, &Watched::default());
+        let watched = Watched::of(&running.plan, &running.upstreams, &watched_before);
+        self.parts.watch().watch(&watched_before, watched);
         self.running.store(Arc::clone(&running));
         news.tell();
         if before.plan.retry != running.plan.retry || before.plan.slo != running.plan.slo {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use actix::MailboxError;
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use tokio::task::spawn_blocking;
 
 use super::audit::record;
 use super::{By, Deed, Gateway};
-use crate::actors::ledger::Credit;
+use crate::actors::ledger::{Credit, NotKept};
 use crate::clock;
 use crate::config::plan::Tenant;
 use crate::config::secret::Secret;
@@ -211,8 +212,7 @@ impl Gateway {
     pub async fn credit(&self, by: &By, id: &TenantId, amount: Money, key: &str) -> Result<bool, Change> {
         let tenant = self.tenant(id)?;
         let before = tenant.board.remaining();
-        let ask = Credit { amount, idempotency_key: key.to_owned() };
-        match tenant.ledger.send(ask).await {
+        match self.place_credit(&tenant, amount, key).await {
             Ok(Ok(CreditOutcome::Applied)) => {}
             Ok(Ok(CreditOutcome::Repeated)) => return Ok(true),
             Ok(Ok(CreditOutcome::Conflict)) => {
@@ -241,6 +241,18 @@ impl Gateway {
     fn renew_keys(&self) {
         let before = self.running.load_full();
         self.running.store(Arc::new(self.parts.with_tenants(&before, before.tenants.clone())));
+    }
+
+    async fn place_credit(
+        &self,
+        tenant: &TenantRuntime,
+        amount: Money,
+        key: &str,
+    ) -> Result<Result<CreditOutcome, NotKept>, MailboxError> {
+        if let Some(shared) = &tenant.shared {
+            return Ok(shared.ledger.credit(&shared.account, amount, key).await.map_err(|_down| NotKept));
+        }
+        tenant.ledger.send(Credit { amount, idempotency_key: key.to_owned() }).await
     }
 
     fn tenant(&self, id: &TenantId) -> Result<Arc<TenantRuntime>, Change> {

@@ -4,6 +4,8 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod race;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,11 +16,12 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
 use crate::actors::upstream::{Report, TooLarge};
+use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
-use crate::dialects::upstream::{EmbedAnswer, Expect};
+use crate::dialects::rerank::{Document, search_units};
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code, ProviderWord};
@@ -28,17 +31,20 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::vector::Vector;
-use crate::worker::{CallError, Exchange, Reply, Worker};
+use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::vector::{Vector, VectorError};
+use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
-use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
-use super::classify::Call;
+use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
+use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
+use super::items::renumber;
 use super::plan::{Entry, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally, UnderWay};
+use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
@@ -104,7 +110,7 @@ pub async fn run(
     let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
-    let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
+    let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
@@ -124,7 +130,7 @@ pub async fn run(
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
-                if !cutter.split(end.range, refused) {
+                if !cutter.split(&parts, end.range, refused) {
                     failed.get_or_insert(error);
                 }
             }
@@ -152,7 +158,7 @@ impl Cutter {
     fn new(parts: &Parts<'_>) -> Cutter {
         let size = |index: &usize| ItemSize {
             tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.inputs[*index].raw().len() as u64 + 1,
+            bytes: parts.call.raw_bytes(*index),
         };
         let sizes = parts.indices.iter().map(size).collect();
         Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
@@ -171,9 +177,15 @@ impl Cutter {
         Some(range)
     }
 
-    /// Cuts a part that was too large into smaller ones; false if it is a single input, which cannot be cut.
-    fn split(&mut self, range: Range<usize>, refused: TooLarge) -> bool {
-        if !self.learned.refused(refused.sent, refused.kind, refused.hint) {
+    /// Calls that are left to make, as far as is known.
+    fn calls(&self, parts: &Parts<'_>) -> usize {
+        split(&self.sizes, &parts.limits().tighter(self.learned.limits())).len()
+    }
+
+    /// Cuts a part that was too large into smaller ones; false if it cannot be cut: a single input, or inputs that
+    /// mean something together.
+    fn split(&mut self, parts: &Parts<'_>, range: Range<usize>, refused: TooLarge) -> bool {
+        if !parts.call.items_stand_alone() || !self.learned.refused(refused.sent, refused.kind, refused.hint) {
             return false;
         }
         let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
@@ -198,19 +210,29 @@ struct Parts<'a> {
 impl Parts<'_> {
     /// What one call may carry: the least that any upstream of the space takes, so that any of them may answer it.
     fn limits(&self) -> Limits {
-        if self.call.options.late_chunking {
-            // All inputs are one document to the model: a part would be another document.
+        if !self.call.items_stand_alone() {
+            // All inputs are one to the model: a part would be something else.
             return Limits::default();
         }
         let batch = !self.call.class.is_interactive();
+        let embeds = self.embeds();
+        let kind = self.call.model.plan.kind;
         let mut least = Limits::default();
         for route in self.routes.iter() {
-            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
-            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes };
-            least = least.tighter(own).tighter(route.upstream.board.call_limits(batch));
+            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes });
+            // What an upstream has taught about embedding calls says nothing about others.
+            if embeds {
+                least = least.tighter(route.upstream.board.call_limits(batch));
+            }
         }
-        let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
+        // Documents of one query are not a batch in that sense, and each call of theirs may cost a search.
+        let configured = (batch && embeds).then_some(self.call.context.running.plan.quota.batch_size);
         least.tighter(Limits { max_items: configured, ..Limits::default() })
+    }
+
+    fn embeds(&self) -> bool {
+        matches!(self.call.task, Task::Embed(_))
     }
 
     fn tokens(&self, range: &Range<usize>) -> u64 {
@@ -219,13 +241,26 @@ impl Parts<'_> {
 
     /// Reserves the first part together with the hold for the whole round, and notes the hold in the journal before
     /// anything is called, so that a crash cannot strand it unseen.
-    async fn reserve_with_hold(&self, range: Range<usize>, tally: &mut Tally) -> Result<Reserved, ApiError> {
+    async fn reserve_with_hold(
+        &self,
+        range: Range<usize>,
+        calls: usize,
+        tally: &mut Tally,
+    ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let remaining = tenant.board.remaining();
-        let bounds = match remaining {
-            Some(remaining) => cost_bounds(self.call, self.indices, remaining).await,
+        let mut bounds = match remaining {
+            Some(remaining) => cost_bounds(self.call, self.indices, calls, remaining).await,
             None => CostBounds::NOTHING,
         };
+        if let Some(shared) = &tenant.shared
+            && bounds.upper > Money::ZERO
+        {
+            let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
+            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
+            // The rest is the tenant's own limits, which the actor owns.
+            bounds = CostBounds::NOTHING;
+        }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], Tries::First).await;
@@ -235,21 +270,26 @@ impl Parts<'_> {
         let ask = PlaceHold {
             id,
             upper: bounds.upper,
+            likely: bounds.likely,
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
-            patience: self.patience(),
+            // Whoever holds money never waits for more: it might be waiting for itself.
+            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
+        let mut hold = Hold::new(tenant.ledger.clone(), id);
         let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
+        hold.amount = reserved.held;
         if holds_money {
+            // Noted first: a record that is told to have failed may be kept and written after all.
+            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: bounds.upper,
+                amount: reserved.held,
             });
             journal.append(&record).map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
@@ -263,10 +303,52 @@ impl Parts<'_> {
         Ok(reserved)
     }
 
+    /// Holds the money of a tenant whose balance replicas share.
+    async fn hold_shared(
+        &self,
+        shared: &Shared,
+        bounds: CostBounds,
+        patience: Duration,
+    ) -> Result<SharedHold, ApiError> {
+        let request = self.call.context.request_id.clone();
+        let ask = SharedAsk { upper: bounds.upper, likely: bounds.likely, lower: bounds.lower, patience, request };
+        let placed = tokio::select! {
+            placed = shared.ledger.place(&shared.account, &ask) => placed,
+            () = self.gone.cancelled() => return Err(client_gone()),
+        };
+        placed.map_err(|refusal| match refusal {
+            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Unavailable => refuse::ledger_unavailable(),
+        })
+    }
+
     /// How long this request can wait for capacity or for money that is held by others.
     fn patience(&self) -> Duration {
         let quota = &self.call.context.running.plan.quota;
         if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
+    }
+
+    /// The latest moment at which a call may still begin: within the class's patience, and before the client gives up.
+    fn deadline(&self, now: Mono) -> Mono {
+        let latest = now.plus(self.patience());
+        self.call.context.deadline.map_or(latest, |deadline| deadline.min(latest))
+    }
+
+    fn ask(&self, range: &Range<usize>, may_queue: bool) -> Ask {
+        let tenant = &self.call.context.tenant.plan;
+        Ask {
+            attempt: AttemptId::next(),
+            waiter: WaiterId::next(),
+            tenant: tenant.id.clone(),
+            weight: tenant.weight,
+            class: self.call.class,
+            tokens: self.tokens(range),
+            items: range.len(),
+            may_queue,
+            begun: true,
+            deadline: self.deadline(clock::mono()),
+            roll: rand::random(),
+        }
     }
 
     async fn reserve(
@@ -277,26 +359,14 @@ impl Parts<'_> {
         tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let waiter = WaiterId::next();
-        let now = clock::mono();
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
+        let waiter = ask.waiter;
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
             retry: tries == Tries::Again,
-            ask: Ask {
-                attempt: AttemptId::next(),
-                waiter,
-                tenant: tenant.plan.id.clone(),
-                weight: tenant.plan.weight,
-                class: self.call.class,
-                tokens: self.tokens(range),
-                items: range.len(),
-                may_queue: true,
-                begun: tries != Tries::First,
-                deadline: now.plus(self.patience()),
-                roll: rand::random(),
-            },
+            ask,
             rolls: [rand::random(), rand::random()],
         };
         let asked = self.worker.gateway.router.send(reserve);
@@ -334,35 +404,33 @@ impl Parts<'_> {
                     self.reserve(&range, None, &avoid, tries).await
                 }
             };
-            let Reserved { route, permit } = match permitted {
+            let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
                 Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
             };
-            let route = &self.routes[route];
-            seen.attempts += 1;
-            seen.dwell += permit.dwell;
-            let started = clock::mono();
-            let sent = self.under_way.begin(self.expected(route, &range));
-            let exchange = self.exchange(route, &range).await;
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
+            let Decided { route: index, permit, exchange, latency } =
+                self.decide(reserved, &range, &mut avoid, &mut seen).await;
             self.under_way.end(sent);
-            let ended = clock::mono();
-            seen.calls.push((started, ended));
-            let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(
-                &route.upstream.plan.id,
-                exchange.status(),
-                latency,
-                None,
-            );
-            let report = self.report(&exchange, &range, latency);
+            let route = &self.routes[index];
+            let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
+            if !self.embeds() {
+                // What an upstream keeps in mind of sizes is about embedding calls.
+                (report.chunk, report.too_large) = (None, None);
+            }
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
-                Ok(landed) => break Ok(landed),
+                Ok(landed) => {
+                    if seen.attempts > 1 {
+                        self.worker.gateway.router.do_send(RetryEarned);
+                    }
+                    break Ok(landed);
+                }
                 Err(failure) => failure,
             };
-            let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
+            let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
             last = Some(failure.error);
             tokio::time::sleep(wait).await;
@@ -375,39 +443,39 @@ impl Parts<'_> {
 
     /// What a call will cost, as far as is known before its answer.
     fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
-        let tokens = self.tokens(range);
-        let price = token_price(&route.prices);
-        Spent {
-            upstream: route.upstream.plan.id.clone(),
-            tokens,
-            estimated: true,
-            unit_price: price,
-            cost: price.times(tokens),
-            items: range.len(),
-        }
+        self.bill(route, range.len(), self.tokens(range), true, None)
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
-        let inputs: Vec<Input> =
-            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
-        let expect = Expect { count: range.len(), width: None, dtype: self.call.options.dtype };
-        self.worker.embed(self.call, route, &inputs, &expect).await
+        let indices = &self.indices[range.clone()];
+        match &self.call.task {
+            Task::Embed(embed) => {
+                let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
+                self.worker.embed(self.call, embed, route, &inputs).await
+            }
+            Task::Rerank(rerank) => {
+                let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
+                self.worker.rerank(self.call, rerank, route, &documents).await
+            }
+        }
     }
 
     /// Whether and after which wait the part is tried again.
-    fn again(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+    fn again(&self, failure: &Failure, attempts: u32, route: usize, avoid: &[UpstreamId]) -> Option<Duration> {
         let rules = &self.call.context.running.plan.retry;
         if !failure.elsewhere || attempts >= rules.max_attempts || self.gone.is_cancelled() {
             return None;
         }
+        let now = clock::mono();
+        if self.call.context.deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
         // Another upstream is tried at once; the same one after a pause.
-        if self.routes.len() > attempts as usize {
+        if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
-        let now = clock::mono();
-        let deadline = now.plus(self.patience());
-        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, deadline)?;
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
     }
 
@@ -420,7 +488,9 @@ impl Parts<'_> {
     ) -> Result<Landed, Failure> {
         match exchange.reply {
             Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => Err(Failure::provider(error, &self.indices[range.clone()], too_large)),
+            Ok(Reply::Error(error)) => {
+                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+            }
             Err(error) => Err(Failure::wire(&error)),
         }
     }
@@ -444,7 +514,7 @@ impl Parts<'_> {
 
     fn too_large(&self, error: &ProviderError, range: &Range<usize>) -> TooLarge {
         let indices = &self.indices[range.clone()];
-        let bytes = indices.iter().map(|index| self.call.inputs[*index].raw().len() as u64 + 1).sum();
+        let bytes = indices.iter().map(|index| self.call.raw_bytes(*index)).sum();
         let hint = parse_limit_hint(&error.message);
         let kind = if error.message.to_ascii_lowercase().contains("token") {
             TooMuch::Tokens
@@ -457,46 +527,67 @@ impl Parts<'_> {
     }
 
     /// Checks and prices what an upstream answered.
-    fn land(&self, answer: EmbedAnswer, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
+    fn land(&self, answer: Answered, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
         let indices = &self.indices[range.clone()];
-        let vectors = self.fit(answer.vectors)?;
-        let likely: u64 = indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        let values = match &self.call.task {
+            Task::Embed(embed) => self.fit(embed, answer.values)?,
+            Task::Rerank(_) => answer.values,
+        };
+        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
         if answer.usage.odd {
             self.worker.gateway.telemetry.usage_odd(&route.upstream.plan.id);
         }
         let stated = answer.usage.billed();
-        let tokens = stated.unwrap_or(likely);
+        let tokens = stated.unwrap_or_else(|| weights.iter().sum());
         if stated.is_some() {
-            let uncorrected =
-                indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
+            let uncorrected = indices.iter().map(|index| self.call.uncorrected(*index).likely);
             self.call.model.observe_tokens(uncorrected.sum(), tokens);
         }
-        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
+        let estimated = stated.is_none();
         let shares = apportion(tokens, &weights);
-        let entries = vectors.into_iter().zip(shares).map(|(vector, tokens)| Entry { vector, tokens }).collect();
-        let price = token_price(&route.prices);
-        let spent = Spent {
-            upstream: route.upstream.plan.id.clone(),
-            tokens,
-            estimated: stated.is_none(),
-            unit_price: price,
-            cost: price.times(tokens),
-            items: range.len(),
-        };
+        let entries =
+            values.into_iter().zip(shares).map(|(value, tokens)| Entry { value, tokens, estimated }).collect();
+        let spent = self.bill(route, indices.len(), tokens, estimated, answer.searches);
         Ok(Landed { entries, spent })
     }
 
+    /// Prices a call by the unit that the route is billed by.
+    fn bill(&self, route: &Route, items: usize, tokens: u64, estimated: bool, searches: Option<u64>) -> Spent {
+        let prices = &route.prices;
+        let by_search = prices.search.filter(|_| matches!(self.call.task, Task::Rerank(_)));
+        let counted = match by_search {
+            Some(_) => searches.unwrap_or_else(|| search_units(items)),
+            None => 0,
+        };
+        Spent {
+            upstream: route.upstream.plan.id.clone(),
+            tokens,
+            searches: counted,
+            estimated: if by_search.is_some() { searches.is_none() } else { estimated },
+            unit_price: by_search.or(prices.input).unwrap_or_default(),
+            cost: cost(prices, tokens, counted),
+            items,
+        }
+    }
+
     /// Brings vectors to the width of the answer: as they are, or cut and scaled where the model allows that.
-    fn fit(&self, vectors: Vec<Vector>) -> Result<Vec<Vector>, BadAnswer> {
-        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(vectors) };
+    fn fit(&self, embed: &EmbedTask, values: Vec<Value>) -> Result<Vec<Value>, BadAnswer> {
+        let vectors: Vec<Vector> = values
+            .into_iter()
+            .filter_map(|value| match value {
+                Value::Vector(vector) => Some(vector),
+                Value::Score(_) => None,
+            })
+            .collect();
+        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(Vec::new()) };
         let model = &self.call.model;
-        let asked = self.call.asked_width;
+        let asked = embed.asked_width;
         // An upstream that was asked for a narrower width says nothing about the native one by obeying.
         let native =
             if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
-        let wanted = self.call.width.or(native).unwrap_or(seen);
+        let wanted = embed.width.or(native).unwrap_or(seen);
         if seen == wanted {
-            return Ok(vectors);
+            return Ok(vectors.into_iter().map(Value::Vector).collect());
         }
         let may_cut = wanted < seen
             && native == Some(seen)
@@ -504,10 +595,9 @@ impl Parts<'_> {
         if !may_cut {
             return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
         }
-        vectors
-            .into_iter()
-            .map(|vector| vector.cut(wanted).map_err(|error| BadAnswer { reason: error.to_string() }))
-            .collect()
+        let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
+        let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
+        cut.map_err(|error| BadAnswer { reason: error.to_string() })
     }
 }
 
@@ -546,23 +636,19 @@ impl Failure {
         Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
     }
 
-    fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
+    fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
         let retry_after = error.wait_hint;
         let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
         let said = |code: Code| {
-            let mut message = error.message.clone();
-            if let [only] = indices
-                && !message.contains("input[")
-            {
-                message = format!("input[{only}]: {message}");
-            }
-            ApiError {
-                code,
-                message: message.into(),
-                param: error.param.clone().map(Into::into),
-                retry_after,
-                provider: None,
-            }
+            let own = |item: usize| indices.get(item).copied();
+            let (message, named) = renumber(&error.message, own);
+            let only = if let [only] = indices { Some(*only) } else { None };
+            let message = match named.or(only) {
+                Some(item) if embeds && !message.contains("input[") => format!("input[{item}]: {message}"),
+                _ => message,
+            };
+            let param = error.param.as_deref().map(|param| renumber(param, own).0.into());
+            ApiError { code, message: message.into(), param, retry_after, provider: None }
         };
         let (error, elsewhere, too_large) = match error.fault {
             Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),

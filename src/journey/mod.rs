@@ -4,15 +4,17 @@
 //! the HTTP handler only awaits: a client that leaves drops the handler, and the journey still ends in order (calls
 //! that were sent are finished, charged and cached; nothing new is started).
 //!
-//! **Invariant:** every path out of [`embed`] passes [`settle::finish`] exactly once.
+//! **Invariant:** every path out of [`serve`] passes [`settle::finish`] exactly once.
 
 pub mod admit;
 pub mod attempt;
 pub mod classify;
 pub mod guards;
+pub mod items;
 pub mod plan;
 pub mod rate;
 pub mod refuse;
+pub mod rerank;
 pub mod settle;
 
 use std::rc::Rc;
@@ -27,28 +29,28 @@ use classify::Call;
 use plan::{Entry, Plan};
 use settle::{Finished, Tally};
 
-/// How often a request looks again at inputs whose embedding another request had begun and failed at.
+/// How often a request looks again at inputs that another request had begun to ask for and failed at.
 const ROUNDS: usize = 3;
 
 /// Takes one call from admission to its settled answer.
 ///
 /// # Cancel safety
 /// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
-pub async fn embed(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
+pub async fn serve(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
     let lifecycle = &worker.gateway.lifecycle;
     let result = tokio::select! {
         // In this order, so that what is ready at once costs no look at the token.
         biased;
-        result = vectors(&worker, &call, &gone, &mut tally) => result,
+        result = entries(&worker, &call, &gone, &mut tally) => result,
         () = lifecycle.cut_off() => Err(lifecycle::cut_error()),
     };
     tally.book_under_way();
     settle::finish(&worker, call, tally, result).await
 }
 
-/// The vectors of a call, one an input, in order.
-async fn vectors(
+/// The vectors or scores of a call, one an input, in order.
+async fn entries(
     worker: &Rc<Worker>,
     call: &Call,
     gone: &CancellationToken,
@@ -62,7 +64,7 @@ async fn vectors(
     ended.map(|()| plan.into_entries())
 }
 
-/// Leads and follows until every input has its vector.
+/// Leads and follows until every input has its answer.
 async fn complete(
     worker: &Rc<Worker>,
     call: &Call,
@@ -88,8 +90,5 @@ async fn complete(
         return Ok(());
     }
     // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(
-        Code::UpstreamError,
-        "the upstream failed while this text was being embedded for another request",
-    ))
+    Err(ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same"))
 }

@@ -1,4 +1,4 @@
-//! Which inputs are already known, which are being embedded by another request right now, and which this request must
+//! Which inputs are already answered, which another request is asking for right now, and which this request must
 //! ask an upstream for. Equal inputs of one request are one unit of work.
 
 use std::collections::HashMap;
@@ -10,16 +10,18 @@ use crate::cache::flight::{Follower, Joined, LeaderGuard};
 use crate::cache::{Cached, EntryTag};
 use crate::clock;
 use crate::config::plan::{CacheScope, Normalization};
-use crate::dialects::{Dtype, EmbedOptions, Input, InputType, Truncate};
-use crate::edge::scan::ItemKind;
+use crate::dialects::rerank::Document;
+use crate::dialects::{Dtype, EmbedOptions, Input, InputType};
+use crate::edge::scan::{Item, ItemKind};
 use crate::error::{ApiError, Code};
-use crate::pure::cache_key::{CacheKey, KeyBase, KeyParts, normalized_digest};
+use crate::pure::cache_key::{CacheKey, ItemDigest, KeyBase, KeyParts, normalized_digest};
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
+use super::rerank;
 
-/// A vector and the tokens it stands for, as kept in the cache.
+/// A vector or a score and the tokens it stands for, as kept in the cache.
 pub type Entry = Cached;
 
 /// One distinct input of a request.
@@ -35,9 +37,9 @@ struct Unit {
 enum State {
     /// Not known; whoever asks for it next leads or follows.
     Missing,
-    /// Another request is embedding it.
+    /// Another request is asking for it.
     Followed(Follower),
-    /// This request is embedding it; the work is in the [`Round`].
+    /// This request is asking for it; the work is in the [`Round`].
     Led,
     /// Here.
     Known(Entry),
@@ -51,7 +53,7 @@ pub struct Plan {
     sharing: Sharing,
 }
 
-/// Whether this request's vectors may come from others and go to others.
+/// Whether this request's answers may come from others and go to others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     /// Look up, join, store.
@@ -60,7 +62,7 @@ enum Sharing {
     StoreOnly,
     /// Look up and join, store nothing (`no-store`).
     LookOnly,
-    /// Neither: the cache is off, or each vector depends on its neighbours.
+    /// Neither: the cache is off, or each answer depends on its neighbours.
     None,
 }
 
@@ -71,28 +73,28 @@ pub struct Round {
     store: bool,
 }
 
-/// One input to embed.
+/// One input to ask for.
 pub struct Work {
     unit: usize,
     /// Its position among the inputs.
     pub input: usize,
     key: CacheKey,
     leader: Option<LeaderGuard>,
-    /// Its vector, once it is there.
+    /// Its answer, once it is there.
     pub done: Option<Entry>,
 }
 
 /// Looks up every input.
 pub fn look_up(worker: &Worker, call: &Call) -> Plan {
     let sharing = sharing(worker, call);
-    let base = key_base(call);
+    let keys = Keys::new(call);
     let mut units: Vec<Unit> = Vec::with_capacity(call.items.len());
     let mut known: HashMap<CacheKey, usize> = HashMap::new();
     let mut unit_of = Vec::with_capacity(call.items.len());
     for (input, item) in call.items.iter().enumerate() {
-        let key = base.key(&digest(call, input, item.kind, item.digest));
-        // With late chunking equal texts have different vectors, so nothing is folded.
-        let unit = if call.options.late_chunking { units.len() } else { *known.entry(key).or_insert(units.len()) };
+        let key = keys.key(input, item);
+        // Where neighbours matter, equal inputs may have different answers: nothing is folded.
+        let unit = if call.items_stand_alone() { *known.entry(key).or_insert(units.len()) } else { units.len() };
         if unit == units.len() {
             units.push(Unit { input, key, state: State::Missing, led: false });
         }
@@ -111,7 +113,7 @@ pub fn look_up(worker: &Worker, call: &Call) -> Plan {
 }
 
 fn sharing(worker: &Worker, call: &Call) -> Sharing {
-    if !worker.gateway.cache.is_on() || call.options.late_chunking {
+    if !worker.gateway.cache.is_on() || !call.items_stand_alone() {
         return Sharing::None;
     }
     match (call.context.no_cache, call.context.no_store) {
@@ -122,29 +124,63 @@ fn sharing(worker: &Worker, call: &Call) -> Sharing {
     }
 }
 
-fn digest(call: &Call, input: usize, kind: ItemKind, exact: [u8; 32]) -> [u8; 32] {
-    if call.normalization == Normalization::Exact || kind != ItemKind::Text {
-        return exact;
+/// The keys of one call's inputs.
+struct Keys<'a> {
+    base: KeyBase,
+    call: &'a Call,
+    /// Of the query, where there is one.
+    query: Option<ItemDigest>,
+}
+
+impl Keys<'_> {
+    fn new(call: &Call) -> Keys<'_> {
+        let cache = &call.context.running.plan.cache;
+        let (width, parameters, query) = match &call.task {
+            Task::Embed(embed) => (embed.width, parameters(&embed.options), None),
+            Task::Rerank(rerank) => {
+                let query = digest(&rerank.query, &rerank.query_item, call.normalization);
+                (None, rerank::parameters(&rerank.options, cache.normalize_documents), Some(query))
+            }
+        };
+        let parameters: Vec<(&str, &str)> =
+            parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let base = KeyBase::new(&KeyParts {
+            tenant: (cache.scope == CacheScope::Tenant).then(|| call.context.tenant.plan.id.as_str()),
+            space: call.model.plan.space.as_str(),
+            width,
+            parameters: &parameters,
+            normalization: call.normalization,
+        });
+        Keys { base, call, query }
     }
-    let Input::Text(raw) = &call.inputs[input] else { return exact };
-    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(raw) {
-        Ok(text) => normalized_digest(&text, call.normalization),
-        Err(_not_text) => exact,
+
+    fn key(&self, index: usize, item: &Item) -> CacheKey {
+        let exact = || item.digest;
+        match (&self.call.task, &self.query) {
+            (Task::Embed(embed), _) => {
+                let raw = embed.inputs.get(index).map(Input::raw);
+                self.base.key(&raw.map_or_else(exact, |raw| digest(raw, item, self.call.normalization)))
+            }
+            (Task::Rerank(rerank), query) => {
+                // A document is folded like documents that are indexed: by what it says, not like what people type.
+                let folding = self.call.context.running.plan.cache.normalize_documents;
+                let raw = rerank.documents.get(index).map(Document::raw);
+                let document = raw.map_or_else(exact, |raw| digest(raw, item, folding));
+                self.base.pair_key(query.as_ref().unwrap_or(&rerank.query_item.digest), &document)
+            }
+        }
     }
 }
 
-fn key_base(call: &Call) -> KeyBase {
-    let scope = call.context.running.plan.cache.scope;
-    let parameters = parameters(&call.options);
-    let parameters: Vec<(&str, &str)> =
-        parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    KeyBase::new(&KeyParts {
-        tenant: (scope == CacheScope::Tenant).then(|| call.context.tenant.plan.id.as_str()),
-        space: call.model.plan.space.as_str(),
-        width: call.width,
-        parameters: &parameters,
-        normalization: call.normalization,
-    })
+/// The digest of a text after folding, of anything else as it is.
+fn digest(raw: &[u8], item: &Item, folding: Normalization) -> ItemDigest {
+    if folding == Normalization::Exact || item.kind != ItemKind::Text {
+        return item.digest;
+    }
+    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(raw) {
+        Ok(text) => normalized_digest(&text, folding),
+        Err(_not_text) => item.digest,
+    }
 }
 
 /// Every option as (name, value): a new field of [`EmbedOptions`] does not compile until it is part of the key.
@@ -169,13 +205,7 @@ fn parameters(options: &EmbedOptions) -> Vec<(String, String)> {
         add("prompt_name", name.clone());
     }
     if let Some(truncate) = truncate {
-        let word = match truncate {
-            Truncate::Never => "never",
-            Truncate::Cut => "cut",
-            Truncate::Start => "start",
-            Truncate::End => "end",
-        };
-        add("truncate", word.to_owned());
+        add("truncate", rerank::truncate_word(*truncate).to_owned());
     }
     if let Some(normalize) = normalize {
         add("normalize", normalize.to_string());
@@ -208,12 +238,12 @@ impl Plan {
         }
     }
 
-    /// Whether every input has its vector.
+    /// Whether every input has its answer.
     pub fn is_complete(&self) -> bool {
         self.units.iter().all(|unit| matches!(unit.state, State::Known(_)))
     }
 
-    /// The vectors in the order of the inputs.
+    /// The answers in the order of the inputs.
     pub fn into_entries(self) -> Vec<Entry> {
         let units: Vec<Option<Entry>> = self
             .units
@@ -226,7 +256,7 @@ impl Plan {
         self.unit_of.iter().filter_map(|unit| units[*unit].clone()).collect()
     }
 
-    /// Takes on what nobody is embedding yet, and follows the rest.
+    /// Takes on what nobody is asking for yet, and follows the rest.
     pub fn next_round(&mut self, worker: &Worker, call: &Call) -> Round {
         let joins = matches!(self.sharing, Sharing::Full | Sharing::LookOnly);
         let cache = &worker.gateway.cache;
@@ -266,7 +296,7 @@ impl Plan {
         }
     }
 
-    /// Waits for what other requests are embedding. What failed there is missing again.
+    /// Waits for what other requests are asking for. What failed there is missing again.
     ///
     /// # Errors
     /// The client has left.
@@ -289,7 +319,7 @@ pub fn client_gone() -> ApiError {
 }
 
 impl Round {
-    /// Keeps the vector of `led[index]`: for this request, for those who wait for it, and in the cache.
+    /// Keeps the answer to `led[index]`: for this request, for those who wait for it, and in the cache.
     pub fn land(&mut self, worker: &Rc<Worker>, call: &Call, index: usize, entry: Entry) {
         let work = &mut self.led[index];
         // Stored before it is handed on, or the next to ask would pay for it again.

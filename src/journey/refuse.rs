@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dialects::upstream::encode_embed;
-use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client};
+use crate::config::plan::Provider;
+use crate::dialects::rerank::{Document, RerankOptions, RerankRequest};
+use crate::dialects::upstream::{encode_embed, encode_rerank, takes_bare_texts};
+use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client, simulated};
 use crate::error::{ApiError, Code};
 use crate::pure::admission::{Refusal, Why};
 use crate::pure::class::TrafficClass;
@@ -12,7 +14,8 @@ use crate::pure::tenant_limits::{Axis, Exceeded};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 
-use super::classify::Call;
+use super::classify::{Call, EmbedTask, Task};
+use super::rerank::RerankTask;
 
 /// The routes whose upstreams have words for everything the client asked for.
 ///
@@ -20,13 +23,10 @@ use super::classify::Call;
 /// None has: the refusal of the first one, which names the field.
 pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     let routes = &call.model.routes;
-    let plain = call.options == EmbedOptions::default()
-        && call.asked_width.is_none()
-        && call.inputs.iter().all(|input| matches!(input, Input::Text(_)));
     if routes.is_empty() {
         return Err(ApiError::new(Code::NoCompatibleUpstream, "no upstream serves this model"));
     }
-    if plain {
+    if is_plain(call) {
         return Ok(Arc::clone(routes));
     }
     let mut refused = None;
@@ -48,24 +48,66 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     }
 }
 
+/// Whether every upstream takes it without a look: texts alone, with nothing said that some have no word for and
+/// nothing unsaid that some insist on.
+fn is_plain(call: &Call) -> bool {
+    match &call.task {
+        Task::Embed(embed) => {
+            embed.options == EmbedOptions::default()
+                && embed.asked_width.is_none()
+                && embed.inputs.iter().all(|input| matches!(input, Input::Text(_)))
+                && call.model.routes.iter().all(|route| takes_bare_texts(route.upstream.plan.provider))
+        }
+        Task::Rerank(rerank) => {
+            rerank.options == RerankOptions::default()
+                && rerank.documents.iter().all(|document| matches!(document, Document::Text(_)))
+        }
+    }
+}
+
 fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
+    match &call.task {
+        Task::Embed(embed) => probe_embed(call, embed, route),
+        Task::Rerank(rerank) => probe_rerank(call, rerank, route),
+    }
+}
+
+fn probe_embed(call: &Call, embed: &EmbedTask, route: &Route) -> Result<(), Unsupported> {
+    let provider = route.upstream.plan.provider;
     // One input of each kind is enough to know: what is refused depends on the kind, not on the text.
-    let tokens = call.inputs.iter().find(|input| matches!(input, Input::Tokens(_)));
-    let inputs = [tokens.or(call.inputs.first()).cloned().unwrap_or_else(|| Input::Text("\"\"".into()))];
-    if route.upstream.plan.provider == crate::config::plan::Provider::Simulated {
-        return crate::worker::simulated_takes(&inputs, &call.options);
+    let tokens = embed.inputs.iter().find(|input| matches!(input, Input::Tokens(_)));
+    let inputs = [tokens.or(embed.inputs.first()).cloned().unwrap_or_else(|| Input::Text("\"\"".into()))];
+    if provider == Provider::Simulated {
+        return simulated::takes(&inputs, &embed.options);
     }
     let request = EmbedRequest {
         remote_model: &route.remote_name,
         inputs: &inputs,
         single: false,
-        width: call.asked_width,
-        encoding: call.form.preferred(),
-        options: &call.options,
-        original: Some(&call.original)
-            .filter(|_| client::shares_body(call.context.dialect, route.upstream.plan.provider)),
+        width: embed.asked_width,
+        encoding: embed.form.preferred(),
+        options: &embed.options,
+        original: Some(&embed.original).filter(|_| client::shares_body(call.context.dialect, provider)),
     };
-    encode_embed(route.upstream.plan.provider, &request).map(|_| ())
+    encode_embed(provider, &request).map(|_| ())
+}
+
+fn probe_rerank(call: &Call, rerank: &RerankTask, route: &Route) -> Result<(), Unsupported> {
+    let provider = route.upstream.plan.provider;
+    let object = rerank.documents.iter().find(|document| matches!(document, Document::Object(_)));
+    let documents = [object.or(rerank.documents.first()).cloned().unwrap_or_else(|| Document::Text("\"\"".into()))];
+    if provider == Provider::Simulated {
+        return simulated::takes_rerank(&rerank.options);
+    }
+    let request = RerankRequest {
+        remote_model: &route.remote_name,
+        query: &rerank.query,
+        documents: &documents,
+        top_n: None,
+        options: &rerank.options,
+        native: client::shares_body(call.context.dialect, provider),
+    };
+    encode_rerank(provider, &request).map(|_| ())
 }
 
 /// What the client reads about a field that no upstream has a word for.
@@ -94,6 +136,10 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         }
         Why::ShuttingDown => (Code::ShuttingDown, "the gateway is shutting down"),
         Why::Restarting => return restarting(),
+        Why::Unverified => (
+            Code::UpstreamCircuitOpen,
+            "every upstream of this model is out, or is back and its vectors are being checked",
+        ),
         Why::Quarantined | Why::Draining => {
             (Code::NoCompatibleUpstream, "no upstream of this model's vector space is available")
         }
@@ -120,6 +166,12 @@ pub fn tenant_limit(exceeded: &Exceeded, now: Mono) -> ApiError {
 /// Retries have used up their share of the traffic.
 pub fn retry_budget() -> ApiError {
     ApiError::new(Code::UpstreamError, "the upstream failed, and retries have used up their share (retry.budget_ratio)")
+}
+
+/// The ledger that replicas share does not answer.
+pub fn ledger_unavailable() -> ApiError {
+    let message = "the shared ledger does not answer, so nothing that costs money is called";
+    ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
 }
 
 /// An actor is restarting; it takes milliseconds.

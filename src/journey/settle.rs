@@ -15,14 +15,17 @@ use crate::config::plan::{BudgetPeriod, Durability};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::UpstreamId;
 use crate::pure::class::TrafficClass;
+use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
+use crate::store::redis::ledger::SharedHold;
 use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -31,13 +34,15 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
@@ -74,6 +79,8 @@ pub struct Tally {
     pub spent: Vec<Spent>,
     /// Open holds.
     pub holds: Vec<Hold>,
+    /// Open holds in the ledger that replicas share.
+    pub shared_holds: Vec<SharedHold>,
     /// Upstream calls made.
     pub attempts: u32,
     /// Calls whose end has not been seen.
@@ -113,13 +120,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -131,8 +142,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -151,9 +160,14 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
-    let charged = resolve(worker, &call, &mut tally).await;
-    let record = record(&call, &tally, &charged, &result);
-    if let Err(error) = keep(worker, record, charged.cost > Money::ZERO).await {
+    let mut charged = resolve(worker, &call, &mut tally).await;
+    let records = record(&call, &tally, &charged, &result);
+    let holds = std::mem::take(&mut tally.shared_holds);
+    let kept = match &call.context.tenant.shared {
+        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        None => keep(worker, records, charged.cost > Money::ZERO).await,
+    };
+    if let Err(error) = kept {
         worker.gateway.telemetry.store_failed("usage", &error);
         result = Err(ApiError::new(
             Code::StoreUnavailable,
@@ -168,7 +182,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -199,40 +212,47 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();
     let Some(first) = holds.next() else {
-        if cost > Money::ZERO {
+        if cost > Money::ZERO && tenant.shared.is_none() {
             let id = worker.gateway.journal.next_hold_id();
             tenant.ledger.do_send(Metered { id, charge: cost });
         }
         return charged;
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
-    charged.hold = first.journaled.then_some(first.id);
-    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
+    charged.hold = first.is_noted().then_some(first.id);
+    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
+    // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
+    // this request can be taken by another in between. The first bears what no hold covers.
+    let mut beyond = minus(cost, first.amount);
     for other in holds {
-        left = left.and_then(|sum| sum.checked_add(other.upper));
-        if other.journaled {
+        left = left.and_then(|sum| sum.checked_add(other.amount));
+        if other.is_noted() {
             charged.also_released.push(other.id);
         }
-        other.resolve(None, None);
+        let share = beyond.min(other.amount);
+        beyond = minus(beyond, share);
+        other.resolve(Some(share), None);
     }
-    let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
+    let of_others = minus(cost, plus(first.amount, beyond));
+    let by_first = minus(cost, of_others);
+    let simple = beyond == Money::ZERO && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost), tokens);
+        first.resolve(Some(by_first), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost, tokens };
+    let ask = SettleHold { id: first.id, charge: by_first, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
-            charged.cost = settled.charged;
+            charged.cost = plus(settled.charged, of_others);
             charged.shortfall = settled.shortfall;
             charged.period_start = settled.period_start;
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
+        Ok(None) | Err(_) => first.resolve(Some(by_first), tokens),
     }
     charged
 }
@@ -249,13 +269,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,
@@ -267,6 +287,7 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         dwell: tally.dwell,
         hold: charged.hold,
         period_start: charged.period_start,
+        shared: None,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
     records.extend(charged.also_released.iter().map(|id| {
@@ -288,6 +309,30 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
         Err(_) if tally.attempts == 0 && tally.spent.is_empty() => Outcome::Refused,
         Err(_) => Outcome::Failed,
     }
+}
+
+/// Settles with the ledger that replicas share: the usage record goes there with the charge, in one step.
+async fn settle_shared(
+    worker: &Worker,
+    shared: &Shared,
+    holds: Vec<SharedHold>,
+    records: Vec<Record>,
+    charged: &mut Charged,
+) -> std::io::Result<()> {
+    let mut others = Vec::new();
+    for record in records {
+        match record {
+            Record::Usage(mut usage) => {
+                let settled = shared.ledger.settle(&shared.account, holds, charged.cost, &mut usage).await?;
+                charged.cost = settled.charged;
+                charged.shortfall = settled.shortfall;
+                charged.remaining = settled.remaining;
+                break;
+            }
+            other => others.push(other),
+        }
+    }
+    if others.is_empty() { Ok(()) } else { keep(worker, others, true).await }
 }
 
 /// Records that cost something or end a hold are written now; the others may follow in a batch.

@@ -97,6 +97,7 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    unverified: bool,
     draining: bool,
     shutting_down: bool,
     /// Those who wait have not been told yet that the gateway shuts down.
@@ -126,6 +127,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            unverified: false,
             draining: false,
             shutting_down: false,
             turn_away: false,
@@ -232,8 +234,10 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
+        } else if self.parked.is_some() {
+            Some(Why::Parked)
         } else {
-            self.parked.map(|_| Why::Parked)
+            self.unverified.then_some(Why::Unverified)
         }
     }
 

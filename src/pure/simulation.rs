@@ -251,7 +251,8 @@ impl Simulation {
             return;
         }
         let fails = self.rolls.below(100) < self.failing;
-        let kind = match (fails, self.rolls.below(12)) {
+        let kind = match (fails, self.rolls.below(13)) {
+            (false, 12) => OutcomeKind::Outrun { after: Duration::from_millis(300) },
             (false, 0) => OutcomeKind::RequestError,
             (false, 1) => OutcomeKind::ClientGone,
             (false, 2) => OutcomeKind::NotSent,
@@ -272,7 +273,11 @@ impl Simulation {
         let left = match (kind, actual) {
             (_, Some(actual)) => actual.min(request.tokens),
             (
-                OutcomeKind::Success { .. } | OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone,
+                OutcomeKind::Success { .. }
+                | OutcomeKind::Outrun { .. }
+                | OutcomeKind::Timeout
+                | OutcomeKind::Transport
+                | OutcomeKind::ClientGone,
                 None,
             ) => {
                 return;
@@ -331,6 +336,8 @@ impl Simulation {
                 self.corrected(id, 0, true);
             }
             35..38 => self.state.reconfigure(self.policy.clone()),
+            38 => self.state.unverified(true),
+            39..48 => self.state.unverified(false),
             _ => {}
         }
     }

@@ -92,6 +92,47 @@ pub struct UsageRecord {
     /// Start of the budget period that the cost counts in, as the settlement said; absent without periods.
     #[serde(default, rename = "period_start_ms", skip_serializing_if = "is_epoch", with = "epoch_ms")]
     pub period_start: Wall,
+    /// Where it stands in the stream that replicas share; absent with a ledger of our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedEntry>,
+}
+
+/// A record's place in the stream that replicas share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedEntry {
+    /// The replica that served the request.
+    pub replica: String,
+    /// That replica's own number of the record; 0 if it was never pending.
+    pub number: u64,
+    /// The stream's id of it.
+    pub entry: String,
+}
+
+/// A usage record that the shared ledger does not have yet. It counts once it comes back out of the stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PendingRecord {
+    /// When it was set aside.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// This replica's number of it: ascending, never used twice.
+    pub number: u64,
+    /// The hold that it settles, by its shared id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldId>,
+    /// The record.
+    pub usage: Box<UsageRecord>,
+}
+
+/// A tenant's shared stream has been read this far.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorRecord {
+    /// When.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// Whose stream.
+    pub tenant: TenantId,
+    /// The id of the last entry read.
+    pub entry: String,
 }
 
 /// Money was held for a call.
@@ -243,6 +284,10 @@ pub enum Record {
     TenantChange(TenantRecord),
     /// Somebody used the admin side.
     Admin(AdminRecord),
+    /// A request ended, and the shared ledger is yet to be told.
+    Pending(PendingRecord),
+    /// The shared stream was read.
+    Cursor(CursorRecord),
     /// All that came before.
     Snapshot(SnapshotRecord),
 }
@@ -266,6 +311,8 @@ impl Record {
             Record::PeriodStart(record) => record.time,
             Record::TenantChange(record) => record.time,
             Record::Admin(record) => record.time,
+            Record::Pending(record) => record.time,
+            Record::Cursor(record) => record.time,
             Record::Snapshot(record) => record.time,
         }
     }
@@ -282,6 +329,8 @@ impl Record {
             Some(b"credit") => serde_json::from_slice(json).map(Record::Credit),
             Some(b"period_start") => serde_json::from_slice(json).map(Record::PeriodStart),
             Some(b"tenant_change") => serde_json::from_slice(json).map(Record::TenantChange),
+            Some(b"pending") => serde_json::from_slice(json).map(Record::Pending),
+            Some(b"cursor") => serde_json::from_slice(json).map(Record::Cursor),
             Some(b"admin") => serde_json::from_slice(json).map(Record::Admin),
             Some(b"snapshot") => serde_json::from_slice(json).map(Record::Snapshot),
             _ => Err(serde::de::Error::custom("a record of a kind that this version does not know")),

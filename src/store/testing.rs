@@ -63,6 +63,7 @@ pub(crate) fn usage(id: u64, cost: i128) -> UsageRecord {
         dwell: Duration::ZERO,
         hold: Some(HoldId(id)),
         period_start: Wall(0),
+        shared: None,
     }
 }
 
@@ -90,6 +91,7 @@ pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
                 latency: Duration::from_micros(id * 977),
                 dwell: Duration::from_micros(id),
                 period_start: Wall(if flag { utc::DAY_MS } else { 0 }),
+                shared: None,
                 ..usage(id, 3)
             })),
             2 => Record::Hold(HoldRecord { time, hold: HoldId(id), tenant, request_id: "r".into(), amount }),

@@ -294,6 +294,8 @@ pub enum CallStatus {
     Broken,
     /// It was given up because nobody waited for it any more.
     Cancelled,
+    /// It was given up because a hedge answered first.
+    Outrun,
 }
 
 impl CallStatus {
@@ -322,6 +324,7 @@ impl CallStatus {
             CallStatus::Connect => "connect",
             CallStatus::Broken => "broken",
             CallStatus::Cancelled => "cancelled",
+            CallStatus::Outrun => "outrun",
             CallStatus::Http(status) => Self::KNOWN.iter().find(|(known, _)| *known == status).map_or_else(
                 || match status {
                     200..300 => "2xx",

@@ -264,6 +264,11 @@ impl Metrics {
         self.with_upstream(upstream, |cells| cells.key_parked());
     }
 
+    /// A second call was made at `upstream` because another one was slow.
+    pub fn hedged(&self, upstream: &UpstreamId) {
+        self.with_upstream(upstream, |cells| cells.hedged());
+    }
+
     /// An upstream stated a usage that cannot be right.
     pub fn usage_odd(&self, upstream: &UpstreamId) {
         self.with_upstream(upstream, |cells| cells.usage_odd());

@@ -11,6 +11,7 @@ pub mod logs;
 pub mod metrics;
 pub mod names;
 pub mod otlp;
+pub mod panics;
 pub mod tenants;
 pub mod timeline;
 pub mod traces;

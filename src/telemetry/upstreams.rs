@@ -54,6 +54,7 @@ pub(super) struct UpstreamFamilies {
     quarantined: Family<ByUpstream, Gauge>,
     keys_parked: Family<ByUpstream, Counter<u64, AtomicU64>>,
     usage_odd: Family<ByUpstream, Counter>,
+    hedges: Family<ByUpstream, Counter>,
 }
 
 impl UpstreamFamilies {
@@ -69,6 +70,7 @@ impl UpstreamFamilies {
             quarantined: Family::default(),
             keys_parked: Family::default(),
             usage_odd: Family::default(),
+            hedges: Family::default(),
         }
     }
 
@@ -83,6 +85,7 @@ impl UpstreamFamilies {
         names::QUARANTINED.register(registry, self.quarantined.clone());
         names::KEYS_PARKED.register(registry, self.keys_parked.clone());
         names::USAGE_ODD.register(registry, self.usage_odd.clone());
+        names::HEDGES.register(registry, self.hedges.clone());
     }
 
     fn cells(&self, upstream: &UpstreamId) -> UpstreamCells {
@@ -107,6 +110,7 @@ impl UpstreamFamilies {
             quarantined: self.quarantined.get_or_create_owned(&label),
             keys_parked: self.keys_parked.get_or_create_owned(&label),
             usage_odd: self.usage_odd.get_or_create_owned(&label),
+            hedges: self.hedges.get_or_create_owned(&label),
         }
     }
 
@@ -139,6 +143,7 @@ pub(super) struct UpstreamCells {
     quarantined: Gauge,
     keys_parked: Counter,
     usage_odd: Counter,
+    hedges: Counter,
 }
 
 impl UpstreamCells {
@@ -180,6 +185,10 @@ impl UpstreamCells {
 
     pub(super) fn key_parked(&self) {
         self.keys_parked.inc();
+    }
+
+    pub(super) fn hedged(&self) {
+        self.hedges.inc();
     }
 
     pub(super) fn usage_odd(&self) {

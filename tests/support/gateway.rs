@@ -133,7 +133,10 @@ impl Gateway {
 
     /// A POST with a key; headers as (name, value).
     pub async fn post(&self, path: &str, key: &str, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Answer {
-        let mut request = self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        let mut request = self.client.post(format!("{}{path}", self.url));
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            request = request.header("content-type", "application/json");
+        }
         if !key.is_empty() {
             request = request.bearer_auth(key);
         }
@@ -141,6 +144,15 @@ impl Gateway {
             request = request.header(*name, *value);
         }
         Answer::of(request.body(body.into()).send().await.expect("the gateway answers")).await
+    }
+
+    /// A GET with a key.
+    pub async fn get(&self, path: &str, key: &str) -> Answer {
+        let mut request = self.client.get(format!("{}{path}", self.url));
+        if !key.is_empty() {
+            request = request.bearer_auth(key);
+        }
+        Answer::of(request.send().await.expect("the gateway answers")).await
     }
 
     /// `POST /v1/embeddings` by tenant `t1`, model `emb-a`.

@@ -142,6 +142,7 @@ pub(super) fn store(fields: &Fields, environment: &Environment, report: &mut Rep
         durability: if fields.text("durability") == "power" { Durability::Power } else { Durability::Process },
         redis_url: redis_url(fields, environment, report),
         redis_timeout: fields.millis("redis_timeout_ms"),
+        redis_lease: fields.seconds("redis_lease_s"),
     }
 }
 

@@ -44,6 +44,12 @@ pub fn encode_embed(provider: Provider, request: &EmbedRequest<'_>) -> Result<Wi
     }
 }
 
+/// Whether `provider` takes texts about which nothing else is said.
+pub const fn takes_bare_texts(provider: Provider) -> bool {
+    // Its models make another vector for a query than for a document, so it insists on knowing.
+    !matches!(provider, Provider::Cohere)
+}
+
 /// The provider's name as configuration writes it.
 pub const fn name(provider: Provider) -> &'static str {
     match provider {

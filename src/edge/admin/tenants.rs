@@ -155,8 +155,17 @@ async fn described(gateway: &Gateway, id: &TenantId) -> Result<Value, ApiError> 
 }
 
 async fn describe(gateway: &Gateway, tenant: &TenantRuntime) -> Result<Value, ApiError> {
-    let balance = tenant.ledger.send(ledger::Observe).await.ok().flatten();
-    let balance = balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?;
+    let balance = match &tenant.shared {
+        Some(shared) => shared
+            .ledger
+            .observe(&shared.account)
+            .await
+            .map_err(|error| ApiError::new(Code::StoreUnavailable, format!("the shared ledger: {error}")))?,
+        None => {
+            let balance = tenant.ledger.send(ledger::Observe).await.ok().flatten();
+            balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?
+        }
+    };
     let mut value = serde_json::to_value(&balance)
         .map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
     let plan = &tenant.plan;

@@ -36,7 +36,9 @@ impl OutcomeKind {
             | OutcomeKind::Connect
             | OutcomeKind::RequestError
             | OutcomeKind::NotSent => Fate::Returned,
-            OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone => Fate::Kept,
+            OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone | OutcomeKind::Outrun { .. } => {
+                Fate::Kept
+            }
         }
     }
 
@@ -49,7 +51,7 @@ impl OutcomeKind {
             OutcomeKind::Connect | OutcomeKind::Transport => breaker::Event::Failure(Failure::Connection),
             // A key's trouble is not the host's: it parks the key instead.
             OutcomeKind::OutOfQuota | OutcomeKind::KeyRejected => breaker::Event::Neutral,
-            OutcomeKind::RequestError | OutcomeKind::NotSent => breaker::Event::Neutral,
+            OutcomeKind::RequestError | OutcomeKind::NotSent | OutcomeKind::Outrun { .. } => breaker::Event::Neutral,
             OutcomeKind::ClientGone => breaker::Event::Abandoned,
         }
     }
@@ -60,6 +62,7 @@ impl OutcomeKind {
             OutcomeKind::Success { .. }
             | OutcomeKind::RequestError
             | OutcomeKind::ClientGone
+            | OutcomeKind::Outrun { .. }
             | OutcomeKind::NotSent => None,
             OutcomeKind::RateLimited { .. } => Some("rate_limited"),
             OutcomeKind::OutOfQuota => Some("out_of_quota"),
@@ -222,6 +225,21 @@ impl UpstreamState {
         self.quarantined = quarantined;
     }
 
+    /// Its vectors have to be looked at before it is used (again), or have been.
+    pub fn unverified(&mut self, unverified: bool) {
+        self.unverified = unverified;
+    }
+
+    /// Whether the breaker lets everything through.
+    pub fn flows(&self) -> bool {
+        self.breaker.phase() == Phase::Closed
+    }
+
+    /// Whether a call in flight is interactive; `None` for one that is not known.
+    pub fn is_interactive(&self, id: AttemptId) -> Option<bool> {
+        self.attempts.get(&id).map(|attempt| attempt.tier == Tier::Interactive)
+    }
+
     /// The gateway is shutting down; there is no way back. Batch work that has had no call leaves the queue and finds no
     /// place in it any more; all else goes on, so that what was accepted finishes.
     pub fn shutdown(&mut self) {
@@ -320,6 +338,7 @@ impl UpstreamState {
             cool_down_ms: millis(self.cool_until.since(now)),
             parked: self.parked,
             quarantined: self.quarantined,
+            unverified: self.unverified,
             draining: self.draining,
             last_error: self.last_error.map(|(kind, at)| LastError { kind, ago_ms: millis(now.since(at)) }),
             counters: self.counters,

@@ -148,6 +148,7 @@ fn what_a_call_keeps_depends_on_whether_the_work_was_done() {
     check_fate(OutcomeKind::Timeout, None, 60_000);
     check_fate(OutcomeKind::Transport, None, 60_000);
     check_fate(OutcomeKind::ClientGone, None, 60_000);
+    check_fate(OutcomeKind::Outrun { after: Duration::from_secs(1) }, None, 60_000);
     check_fate(OutcomeKind::Timeout, Some(0), 100_000);
 }
 
@@ -396,6 +397,10 @@ fn operators_close_the_door_and_open_it_again() {
     state.quarantine(true);
     refused(&mut state, 1, SEARCH, 1, at(0), Why::Quarantined, None);
     state.quarantine(false);
+    state.unverified(true);
+    refused(&mut state, 1, SEARCH, 1, at(0), Why::Unverified, None);
+    assert!(!state.usable(at(0)));
+    state.unverified(false);
     state.force_open();
     refused(&mut state, 1, SEARCH, 1, at(9_999_999), Why::CircuitOpen, None);
     state.force_close();

@@ -66,6 +66,8 @@ pub enum Why {
     Parked,
     /// The upstream's vectors do not match its space.
     Quarantined,
+    /// The upstream is back from an outage, or new, and its vectors have not been looked at yet.
+    Unverified,
     /// An operator is taking the upstream out.
     Draining,
     /// The call alone is more than a whole minute's share.
@@ -134,6 +136,12 @@ pub enum OutcomeKind {
     RequestError,
     /// The client left and the call was given up; whether the provider did the work is not known.
     ClientGone,
+    /// Another upstream's answer to the same work came first and the call was given up; whether the provider did the
+    /// work is not known, and it says nothing about its health.
+    Outrun {
+        /// How long it had been under way.
+        after: Duration,
+    },
     /// The permit was returned without a call.
     NotSent,
 }
@@ -277,6 +285,8 @@ pub struct UpstreamSnapshot {
     pub parked: Option<ParkReason>,
     /// Whether its vectors do not match.
     pub quarantined: bool,
+    /// Whether its vectors have yet to be looked at.
+    pub unverified: bool,
     /// Whether an operator is taking it out.
     pub draining: bool,
     /// The last thing that went wrong.
