@@ -17,7 +17,7 @@ use actix::prelude::*;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::actors::router::Router;
+use crate::actors::router::{LevelBoard, Router};
 use crate::backlog::Backlog;
 use crate::cache::Cache;
 use crate::clock;
@@ -47,6 +47,8 @@ pub struct Gateway {
     pub running: ArcSwap<Running>,
     /// Answers every ask for a permit.
     pub router: Addr<Router>,
+    /// Percentiles and error budgets, as the router published them last.
+    pub levels: Arc<LevelBoard>,
     /// Keeps holds and records.
     pub journal: Arc<Journal>,
     /// Keeps records that cost nothing until they are written.
@@ -54,7 +56,7 @@ pub struct Gateway {
     /// What replicas share; `None`: nothing.
     pub redis: Option<Redis>,
     /// Keeps vectors.
-    pub cache: Cache,
+    pub cache: Arc<Cache>,
     /// Metrics, events, logs.
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
@@ -116,16 +118,17 @@ impl Gateway {
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
-        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
-        let cache = Cache::new(&plan.cache);
+        let levels = Arc::new(LevelBoard::default());
+        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
+        let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
-        let shared_ledger = redis.as_ref().and_then(|redis| redis.ledger.clone());
+        let shared = redis.as_ref().map(|redis| (redis.ledger.clone(), redis.quota.clone())).unwrap_or_default();
         let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));
-        let parts = Parts::new(control, kept, told, watch.clone(), shared_ledger);
+        let parts = Parts::new(control, kept, told, watch.clone(), shared);
         let running = parts.running(plan, None);
         if let Some(redis) = &redis {
-            redis.start()?;
+            redis.start(&cache)?;
         }
         let watched = Watched::of(&running.plan, &running.upstreams, &Watched::default());
         let sentinel = Sentinel::new(watched, &running.plan.store.path, &watch, Arc::clone(&telemetry));
@@ -134,6 +137,7 @@ impl Gateway {
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
+            levels,
             journal,
             backlog,
             redis,

@@ -2,8 +2,10 @@
 
 pub mod flight;
 pub mod memory;
+pub mod remote;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
@@ -13,8 +15,11 @@ use crate::pure::cache_key::CacheKey;
 use crate::pure::time::Mono;
 use crate::vector::Vector;
 
+use crate::store::redis::link::Link;
+
 use flight::Flights;
 use memory::MemoryCache;
+use remote::RemoteCache;
 
 /// What an input was answered with.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,25 +82,62 @@ impl Cached {
 #[derive(Debug)]
 pub struct Cache {
     memory: ArcSwapOption<MemoryCache>,
+    remote: Option<Arc<RemoteCache>>,
     interactive: Flights,
     batch: Flights,
 }
 
+/// Where entries live in Redis only, what has just landed is also kept here for a moment: whoever joins right after a
+/// flight has ended must find its vector, and the write to Redis may still be under way.
+const LANDED_BYTES: u64 = 16 << 20;
+/// How long.
+const LANDED_TTL: Duration = Duration::from_secs(2);
+
 impl Cache {
-    /// An empty cache.
-    pub fn new(plan: &plan::Cache) -> Cache {
-        let memory = (plan.backend != CacheBackend::Off).then(|| MemoryCache::new(plan.max_bytes, plan.ttl));
-        let memory = ArcSwapOption::from(memory.map(Arc::new));
-        Cache { memory, interactive: Flights::default(), batch: Flights::default() }
+    /// An empty cache, with `link` for backends that share entries through Redis.
+    pub fn new(plan: &plan::Cache, link: Option<&Arc<Link>>) -> Cache {
+        let memory = bounds(plan).map(|(bytes, ttl)| Arc::new(MemoryCache::new(bytes, ttl)));
+        let shared = matches!(plan.backend, CacheBackend::Redis | CacheBackend::Tiered);
+        let remote = link.filter(|_| shared).map(|link| Arc::new(RemoteCache::new(Arc::clone(link), plan.ttl)));
+        let memory = ArcSwapOption::from(memory);
+        Cache { memory, remote, interactive: Flights::default(), batch: Flights::default() }
     }
 
-    /// Takes over what a reload says: entries are kept as far as the new bounds go.
+    /// The part in Redis, where there is one.
+    pub fn remote(&self) -> Option<&Arc<RemoteCache>> {
+        self.remote.as_ref()
+    }
+
+    /// What is kept in Redis under each key, in the order of the keys, as far as it fits: others write there too. Found
+    /// entries come into memory.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn get_far(&self, keys: &[CacheKey], fits: impl Fn(&Cached) -> bool, now: Mono) -> Vec<Option<Cached>> {
+        let Some(remote) = &self.remote else { return vec![None; keys.len()] };
+        let found = remote.get_many(keys).await;
+        let entries = keys.iter().zip(found);
+        entries
+            .map(|(key, found)| {
+                let found = found.filter(|found| fits(&found.cached))?;
+                if let Some(memory) = self.memory.load().as_ref() {
+                    memory.put_many(&found.tag, [(*key, &found.cached)], now);
+                }
+                Some(found.cached)
+            })
+            .collect()
+    }
+
+    /// Takes over what a reload says: entries are kept as far as the new bounds go. Whether there is a part in Redis does
+    /// not change.
     pub fn reconfigure(&self, plan: &plan::Cache) {
-        let wanted = plan.backend != CacheBackend::Off;
-        match self.memory.load_full() {
-            Some(memory) if wanted => memory.resize(plan.max_bytes, plan.ttl),
-            None if wanted => self.memory.store(Some(Arc::new(MemoryCache::new(plan.max_bytes, plan.ttl)))),
-            _ => self.memory.store(None),
+        match (self.memory.load_full(), bounds(plan)) {
+            (Some(memory), Some((bytes, ttl))) => memory.resize(bytes, ttl),
+            (None, Some((bytes, ttl))) => self.memory.store(Some(Arc::new(MemoryCache::new(bytes, ttl)))),
+            (_, None) => self.memory.store(None),
+        }
+        if let Some(remote) = &self.remote {
+            remote.set_ttl(plan.ttl);
         }
     }
 
@@ -104,7 +146,7 @@ impl Cache {
         self.memory.load().is_some()
     }
 
-    /// What is kept under a key.
+    /// What is kept in memory under a key.
     pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
         self.memory.load().as_ref()?.get(key, now)
     }
@@ -114,9 +156,12 @@ impl Cache {
         if let Some(memory) = self.memory.load().as_ref() {
             memory.put_many(tag, [(key, cached)], now);
         }
+        if let Some(remote) = &self.remote {
+            remote.put(key, cached, tag);
+        }
     }
 
-    /// Drops the entries that match; how many there were.
+    /// Drops the entries in memory that match; how many there were. [`RemoteCache::clear`] does it in Redis.
     pub fn clear(&self, filter: &CacheFilter) -> usize {
         self.memory.load().as_ref().map_or(0, |memory| memory.clear(filter))
     }
@@ -124,6 +169,15 @@ impl Cache {
     /// The calls under way of one kind of traffic.
     pub fn flights(&self, interactive: bool) -> &Flights {
         if interactive { &self.interactive } else { &self.batch }
+    }
+}
+
+/// Bytes and life of what is kept in memory; `None`: nothing is.
+fn bounds(plan: &plan::Cache) -> Option<(u64, Duration)> {
+    match plan.backend {
+        CacheBackend::Off => None,
+        CacheBackend::Memory | CacheBackend::Tiered => Some((plan.max_bytes, plan.ttl)),
+        CacheBackend::Redis => Some((LANDED_BYTES.min(plan.max_bytes), LANDED_TTL.min(plan.ttl))),
     }
 }
 

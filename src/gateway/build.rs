@@ -20,6 +20,7 @@ use crate::sentinel::{self, Watch};
 use crate::store::book::Page;
 use crate::store::journal::Journal;
 use crate::store::redis::ledger::SharedLedger;
+use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
 
 use super::tenants::{HeldKey, keys_by_tenant};
@@ -32,6 +33,8 @@ pub(super) struct Parts {
     watch: Watch,
     /// The ledger that replicas share, where there is one.
     shared: Option<Arc<SharedLedger>>,
+    /// Limits of upstreams that replicas share, where they do.
+    quota: Option<Arc<SharedQuota>>,
     /// Every balance that has an actor. It is kept when its tenant leaves the configuration: two actors of one balance,
     /// one for requests that began before and one for a tenant that came back, would spend it twice.
     balances: Mutex<HashMap<TenantId, Balance>>,
@@ -72,9 +75,9 @@ impl Parts {
         journal: Arc<Journal>,
         telemetry: Arc<Telemetry>,
         watch: Watch,
-        shared: Option<Arc<SharedLedger>>,
+        (shared, quota): (Option<Arc<SharedLedger>>, Option<Arc<SharedQuota>>),
     ) -> Parts {
-        Parts { control, journal, telemetry, watch, shared, balances: Mutex::default() }
+        Parts { control, journal, telemetry, watch, shared, quota, balances: Mutex::default() }
     }
 
     /// The line to the sentinel.
@@ -126,7 +129,8 @@ impl Parts {
             let Some(known) = known else {
                 let telemetry = Arc::clone(&self.telemetry);
                 let watch = watch(&upstream.id);
-                handles.push(UpstreamActor::spawn(Arc::clone(upstream), &quota, &self.control, watch, telemetry));
+                let (upstream, shared) = (Arc::clone(upstream), self.quota.clone());
+                handles.push(UpstreamActor::spawn(upstream, &quota, &self.control, watch, shared, telemetry));
                 continue;
             };
             let id = upstream.id.clone();

@@ -4,9 +4,10 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod cutter;
+mod failure;
 mod race;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,13 +23,15 @@ use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
+use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
-use crate::error::{ApiError, Code, ProviderWord};
+use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
+use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
@@ -40,10 +43,11 @@ use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::items::renumber;
-use super::plan::{Entry, Round, client_gone};
+use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally, UnderWay};
+use cutter::Cutter;
+use failure::{Failure, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
@@ -59,8 +63,15 @@ enum PartError {
         /// What the client reads if the part is a single input.
         error: ApiError,
     },
+    /// One of its inputs is at fault, and the upstream does not say which.
+    Unnamed(ApiError),
     /// The request fails.
-    Failed(ApiError),
+    Failed {
+        /// What the client reads.
+        error: ApiError,
+        /// Whom else it concerns.
+        reach: Reach,
+    },
 }
 
 /// What a permit is asked for.
@@ -107,7 +118,8 @@ pub async fn run(
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
     let under_way = tally.under_way.clone();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, under_way };
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
@@ -115,8 +127,12 @@ pub async fn run(
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
     let mut failed = None;
+    // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
+    // parts are under way.
+    let mut unproven = false;
     loop {
-        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+        let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
+        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.push(parts.run(range, None));
         }
@@ -124,17 +140,28 @@ pub async fn run(
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {
+                unproven = false;
                 tally.spent.push(landed.spent);
                 for (index, entry) in end.range.zip(landed.entries) {
                     round.land(worker, call, index, entry);
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
-                if !cutter.split(&parts, end.range, refused) {
+                unproven = true;
+                if !cutter.split(&parts, end.range.clone(), refused) {
+                    let alone = end.range.len() == 1;
+                    round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
                     failed.get_or_insert(error);
                 }
             }
-            Err(PartError::Failed(error)) => {
+            Err(PartError::Unnamed(error)) => {
+                // Halving finds the input in a few calls, and keeps what the others get meanwhile.
+                if !cutter.halve(&parts, end.range) {
+                    failed.get_or_insert(error);
+                }
+            }
+            Err(PartError::Failed { error, reach }) => {
+                round.fail(end.range, &error, reach);
                 failed.get_or_insert(error);
             }
         }
@@ -143,56 +170,6 @@ pub async fn run(
         Some(error) => Err(error),
         None if gone.is_cancelled() && round.led.iter().any(|work| work.done.is_none()) => Err(client_gone()),
         None => Ok(()),
-    }
-}
-
-/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
-struct Cutter {
-    sizes: Vec<ItemSize>,
-    next: usize,
-    again: VecDeque<Range<usize>>,
-    learned: Learned,
-}
-
-impl Cutter {
-    fn new(parts: &Parts<'_>) -> Cutter {
-        let size = |index: &usize| ItemSize {
-            tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.raw_bytes(*index),
-        };
-        let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
-    }
-
-    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
-        if let Some(range) = self.again.pop_front() {
-            return Some(range);
-        }
-        if self.next >= self.sizes.len() {
-            return None;
-        }
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
-        let range = self.next..self.next + length;
-        self.next = range.end;
-        Some(range)
-    }
-
-    /// Calls that are left to make, as far as is known.
-    fn calls(&self, parts: &Parts<'_>) -> usize {
-        split(&self.sizes, &parts.limits().tighter(self.learned.limits())).len()
-    }
-
-    /// Cuts a part that was too large into smaller ones; false if it cannot be cut: a single input, or inputs that
-    /// mean something together.
-    fn split(&mut self, parts: &Parts<'_>, range: Range<usize>, refused: TooLarge) -> bool {
-        if !parts.call.items_stand_alone() || !self.learned.refused(refused.sent, refused.kind, refused.hint) {
-            return false;
-        }
-        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
-        for piece in pieces.into_iter().rev() {
-            self.again.push_front(range.start + piece.start..range.start + piece.end);
-        }
-        true
     }
 }
 
@@ -205,6 +182,21 @@ struct Parts<'a> {
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
     under_way: UnderWay,
+    /// Bytes that a call's body has besides its inputs, at most.
+    envelope: u64,
+}
+
+/// What the gateway itself writes into a body besides inputs and what the client's own body had: at most this many bytes.
+const OWN_MEMBERS: u64 = 256;
+
+/// See [`Parts::envelope`]: the client's other members may travel with each part.
+fn envelope(call: &Call) -> u64 {
+    let items: u64 = (0..call.items.len()).map(|index| call.raw_bytes(index)).sum();
+    let others = match &call.task {
+        Task::Embed(embed) => (embed.original.body.len() as u64).saturating_sub(items),
+        Task::Rerank(rerank) => rerank.query.len() as u64,
+    };
+    others + OWN_MEMBERS
 }
 
 impl Parts<'_> {
@@ -220,7 +212,8 @@ impl Parts<'_> {
         let mut least = Limits::default();
         for route in self.routes.iter() {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
-            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes });
+            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
             // What an upstream has taught about embedding calls says nothing about others.
             if embeds {
                 least = least.tighter(route.upstream.board.call_limits(batch));
@@ -361,6 +354,7 @@ impl Parts<'_> {
         let tenant = &self.call.context.tenant;
         let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
+        let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
@@ -395,7 +389,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<ApiError> = None;
+        let mut last: Option<Failure> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -407,7 +401,9 @@ impl Parts<'_> {
             let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
-                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+                Err(refused) => {
+                    break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
+                }
             };
             let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
@@ -432,10 +428,10 @@ impl Parts<'_> {
             };
             let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
-            last = Some(failure.error);
+            last = Some(failure);
             tokio::time::sleep(wait).await;
             if self.gone.is_cancelled() {
-                break Err(PartError::Failed(client_gone()));
+                break Err(PartError::Failed { error: client_gone(), reach: Reach::Request });
             }
         };
         PartEnd { range, result, seen }
@@ -448,7 +444,7 @@ impl Parts<'_> {
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
         let indices = &self.indices[range.clone()];
-        match &self.call.task {
+        let mut exchange = match &self.call.task {
             Task::Embed(embed) => {
                 let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
                 self.worker.embed(self.call, embed, route, &inputs).await
@@ -457,7 +453,14 @@ impl Parts<'_> {
                 let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
                 self.worker.rerank(self.call, rerank, route, &documents).await
             }
+        };
+        if let Ok(Reply::Error(error)) = &mut exchange.reply
+            && self.call.items_stand_alone()
+            && names_fewer_items(error, range.len())
+        {
+            error.fault = Fault::TooLarge;
         }
+        exchange
     }
 
     /// Whether and after which wait the part is tried again.
@@ -474,6 +477,10 @@ impl Parts<'_> {
         if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
+        // Nobody searching waits for the same silence twice, and the provider may have done the work.
+        if failure.error.code == Code::UpstreamTimeout && self.call.class.is_interactive() {
+            return None;
+        }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
         let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
@@ -488,7 +495,8 @@ impl Parts<'_> {
     ) -> Result<Landed, Failure> {
         match exchange.reply {
             Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => {
+            Ok(Reply::Error(mut error)) => {
+                error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
                 Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
             }
             Err(error) => Err(Failure::wire(&error)),
@@ -598,83 +606,6 @@ impl Parts<'_> {
         let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
         let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
         cut.map_err(|error| BadAnswer { reason: error.to_string() })
-    }
-}
-
-/// A call that brought no usable answer.
-struct Failure {
-    error: ApiError,
-    /// Whether another try, here or elsewhere, may help.
-    elsewhere: bool,
-    retry_after: Option<Duration>,
-    too_large: Option<TooLarge>,
-}
-
-impl From<Failure> for PartError {
-    fn from(failure: Failure) -> PartError {
-        match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
-            None => PartError::Failed(failure.error),
-        }
-    }
-}
-
-impl Failure {
-    fn bad_answer(bad: &BadAnswer) -> Failure {
-        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
-        Failure {
-            error: ApiError::new(Code::UpstreamBadResponse, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-        }
-    }
-
-    fn wire(error: &CallError) -> Failure {
-        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
-        let message = format!("the upstream {}", error.describe());
-        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
-    }
-
-    fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
-        let retry_after = error.wait_hint;
-        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
-        let said = |code: Code| {
-            let own = |item: usize| indices.get(item).copied();
-            let (message, named) = renumber(&error.message, own);
-            let only = if let [only] = indices { Some(*only) } else { None };
-            let message = match named.or(only) {
-                Some(item) if embeds && !message.contains("input[") => format!("input[{item}]: {message}"),
-                _ => message,
-            };
-            let param = error.param.as_deref().map(|param| renumber(param, own).0.into());
-            ApiError { code, message: message.into(), param, retry_after, provider: None }
-        };
-        let (error, elsewhere, too_large) = match error.fault {
-            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
-            Fault::Auth => {
-                let message = "the upstream refused the gateway's own key; the operator has been told";
-                (ApiError::new(Code::UpstreamAuth, message), true, None)
-            }
-            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::Server => {
-                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
-                (ApiError::new(Code::UpstreamError, message), true, None)
-            }
-        };
-        Failure { error, elsewhere, retry_after, too_large }
-    }
-}
-
-fn kind_of(error: &ProviderError) -> OutcomeKind {
-    match error.fault {
-        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
-        Fault::Auth => OutcomeKind::KeyRejected,
-        Fault::Quota => OutcomeKind::OutOfQuota,
-        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
-        Fault::Server => OutcomeKind::ServerError,
     }
 }
 

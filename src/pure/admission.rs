@@ -16,12 +16,14 @@
 
 mod events;
 mod policy;
+mod shared;
 mod words;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use policy::{CountBy, Policy};
+pub use shared::{LimitAsk, LimitGrant, QuotaAsk, QuotaGrant};
 pub use words::{
     Allowance, Ask, Counters, Decision, Effect, Grant, LastError, Outcome, OutcomeKind, ParkReason, Poll, Refusal,
     UpstreamSnapshot, Why,
@@ -97,6 +99,8 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    /// The breaker is open because another replica's is, so the others need not be told.
+    told_open: bool,
     unverified: bool,
     draining: bool,
     shutting_down: bool,
@@ -127,6 +131,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            told_open: false,
             unverified: false,
             draining: false,
             shutting_down: false,
@@ -234,10 +239,12 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
-        } else if self.parked.is_some() {
-            Some(Why::Parked)
         } else {
-            self.unverified.then_some(Why::Unverified)
+            let parked = self.parked.map(|reason| match reason {
+                ParkReason::KeyRejected => Why::Parked,
+                ParkReason::OutOfQuota => Why::OutOfCredit,
+            });
+            parked.or(self.unverified.then_some(Why::Unverified))
         }
     }
 
@@ -493,7 +500,15 @@ impl UpstreamState {
         let interactive = self.interactive.front().map(|waiting| self.need_of(waiting));
         let interactive = interactive.and_then(|need| self.block(need, now)?.at);
         let batch = self.batch_head_need().and_then(|need| self.block(need, now)?.at);
+        // Nobody may be waiting, yet whether calls would be let through is published for those who choose.
+        let cooled = Some(self.cool_until).filter(|at| *at > now);
+        let probing = match self.breaker.state() {
+            State::Open { until, .. } => Some(until).filter(|at| at.0 != u64::MAX),
+            State::Closed | State::HalfOpen { .. } => None,
+        };
         let times = [
+            cooled,
+            probing,
             self.expiries.first().map(|(expires, _)| *expires),
             self.interactive.iter().map(|waiting| waiting.expires).min(),
             self.batch.next_expiry(),

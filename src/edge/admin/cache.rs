@@ -19,9 +19,17 @@ pub(super) async fn clear(request: HttpRequest) -> HttpResponse {
         let filter = CacheFilter { tenant: tenant.map(Into::into), model: model.map(Into::into) };
         let shared = std::sync::Arc::clone(&gateway);
         // Every entry is visited: off the threads that answer.
-        let cleared = web::block(move || shared.cache.clear(&filter))
+        let here = filter.clone();
+        let mut cleared = web::block(move || shared.cache.clear(&here))
             .await
             .map_err(|_| ApiError::new(Code::Internal, "the cache could not be cleared"))?;
+        if let Some(remote) = gateway.cache.remote() {
+            // What is in Redis is what the replicas share; memory holds copies of it.
+            cleared = remote.clear(&filter).await.map_err(|error| {
+                let message = format!("this process's memory is cleared, Redis is not: {error}");
+                ApiError::new(Code::StoreUnavailable, message)
+            })?;
+        }
         gateway.note(
             &by,
             Deed {

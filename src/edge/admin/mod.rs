@@ -19,6 +19,8 @@ use crate::gateway::Change;
 
 use super::respond;
 
+pub use gate::authorize;
+
 /// Largest body of an admin call, bytes: a tenant with a thousand keys.
 const MOST_BODY_BYTES: usize = 1 << 20;
 

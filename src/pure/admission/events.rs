@@ -57,7 +57,7 @@ impl OutcomeKind {
     }
 
     /// How reports name it; `None` for what is no error of the upstream.
-    fn error_name(self) -> Option<&'static str> {
+    pub fn error_name(self) -> Option<&'static str> {
         match self {
             OutcomeKind::Success { .. }
             | OutcomeKind::RequestError
@@ -132,7 +132,12 @@ impl UpstreamState {
         // A count by the provider is better than any rule, even on an answer that failed.
         match (outcome.kind.fate(), outcome.actual_tokens) {
             (Fate::Charged | Fate::Kept, None) => {}
-            (_, Some(actual)) => self.tokens.correct(tokens, actual, tier, begun, now),
+            (_, Some(actual)) => {
+                self.tokens.correct(tokens, actual, tier, begun, now);
+                if tier == Tier::Batch {
+                    self.token_pace.correct(tokens, actual);
+                }
+            }
             (Fate::Returned, None) => {
                 self.tokens.give_back(tokens, tier, begun);
                 self.requests.give_back(1, tier, begun);
@@ -349,7 +354,7 @@ impl UpstreamState {
 fn allowance(bucket: &mut TokenBucket, tier: Tier, now: Mono) -> Allowance {
     Allowance {
         limit: bucket.cap(tier, now),
-        remaining: Some(bucket.available(tier, now)).filter(|units| *units != u64::MAX),
+        remaining: Some(bucket.reach(tier, now)).filter(|units| *units != u64::MAX),
         reset: bucket.full_at(now).since(now),
     }
 }
