@@ -17,7 +17,6 @@ const NOT_YET: &[Entry] = &[
         "CORS is not available yet",
     ),
     ("collections", |_| true, "collections are not available yet"),
-    ("tenants[].budget_period", |value| !is(value, &["none"]), "budgets that refill are not available yet"),
     ("models[].kind", |value| is(value, &["chat"]), "chat models are not available yet"),
     ("upstreams[].provider", |value| is(value, &["anthropic"]), "the provider anthropic is not available yet"),
 ];

@@ -47,9 +47,9 @@ use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
+use super::settle::{Spent, Tally, UnderWay};
 use cutter::Cutter;
-use failure::{Failure, kind_of};
+use failure::{Failure, PartError, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
@@ -59,24 +59,15 @@ const PARTS_IN_FLIGHT: usize = 4;
 /// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
 const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// One of its inputs is at fault, and the upstream does not say which.
-    Unnamed(ApiError),
-    /// The request fails.
-    Failed {
-        /// What the client reads.
-        error: ApiError,
-        /// Whom else it concerns.
-        reach: Reach,
-    },
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
 }
 
 struct PartEnd {
@@ -111,7 +102,9 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope: envelope(call) };
+    let under_way = tally.under_way.clone();
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
@@ -173,6 +166,7 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
     /// Bytes that a call's body has besides its inputs, at most.
     envelope: u64,
 }
@@ -247,7 +241,7 @@ impl Parts<'_> {
         }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
         }
         if limited {
             tally.shared_limits.extend(self.take_shared_limits().await?);
@@ -266,7 +260,7 @@ impl Parts<'_> {
         };
         let holds_money = bounds.upper > Money::ZERO;
         let mut hold = Hold::new(tenant.ledger.clone(), id);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
         hold.amount = reserved.held;
         if holds_money {
             // Noted first: a record that is told to have failed may be kept and written after all.
@@ -351,6 +345,7 @@ impl Parts<'_> {
             tokens: self.tokens(range),
             items: range.len(),
             may_queue,
+            begun: true,
             deadline: self.deadline(clock::mono()),
             roll: rand::random(),
         }
@@ -361,17 +356,17 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let ask = self.ask(range, true);
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
         let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
+            retry: tries == Tries::Again,
             ask,
             rolls: [rand::random(), rand::random()],
         };
@@ -401,11 +396,14 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<Failure> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
             let reserved = match permitted {
                 Ok(reserved) => reserved,
@@ -414,8 +412,10 @@ impl Parts<'_> {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            self.under_way.end(sent);
             let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
@@ -442,6 +442,11 @@ impl Parts<'_> {
             }
         };
         PartEnd { range, result, seen }
+    }
+
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        self.bill(route, range.len(), self.tokens(range), true, None)
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
@@ -494,14 +499,16 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
+            }
             Ok(Reply::Error(mut error)) => {
                 error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
-                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
             }
-            Err(error) => Err(Failure::wire(&error)),
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 
