@@ -4,9 +4,10 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod cutter;
+mod failure;
 mod race;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,52 +23,51 @@ use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
+use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
-use crate::error::{ApiError, Code, ProviderWord};
+use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
+use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
 use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::items::renumber;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
+use super::settle::{Spent, Tally, UnderWay};
+use cutter::Cutter;
+use failure::{Failure, PartError, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// One of its inputs is at fault, and the upstream does not say which.
-    Unnamed(ApiError),
-    /// The request fails.
-    Failed {
-        /// What the client reads.
-        error: ApiError,
-        /// Whom else it concerns.
-        reach: Reach,
-    },
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
 }
 
 struct PartEnd {
@@ -102,7 +102,9 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let under_way = tally.under_way.clone();
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
@@ -110,8 +112,12 @@ pub async fn run(
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
     let mut failed = None;
+    // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
+    // parts are under way.
+    let mut unproven = false;
     loop {
-        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+        let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
+        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.push(parts.run(range, None));
         }
@@ -119,12 +125,14 @@ pub async fn run(
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {
+                unproven = false;
                 tally.spent.push(landed.spent);
                 for (index, entry) in end.range.zip(landed.entries) {
                     round.land(worker, call, index, entry);
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
+                unproven = true;
                 if !cutter.split(&parts, end.range.clone(), refused) {
                     let alone = end.range.len() == 1;
                     round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
@@ -150,67 +158,6 @@ pub async fn run(
     }
 }
 
-/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
-struct Cutter {
-    sizes: Vec<ItemSize>,
-    next: usize,
-    again: VecDeque<Range<usize>>,
-    learned: Learned,
-}
-
-impl Cutter {
-    fn new(parts: &Parts<'_>) -> Cutter {
-        let size = |index: &usize| ItemSize {
-            tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.raw_bytes(*index),
-        };
-        let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
-    }
-
-    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
-        if let Some(range) = self.again.pop_front() {
-            return Some(range);
-        }
-        if self.next >= self.sizes.len() {
-            return None;
-        }
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
-        let range = self.next..self.next + length;
-        self.next = range.end;
-        Some(range)
-    }
-
-    /// Calls that are left to make, as far as is known.
-    fn calls(&self, parts: &Parts<'_>) -> usize {
-        split(&self.sizes, &parts.limits().tighter(self.learned.limits())).len()
-    }
-
-    /// Cuts a part that was too large into smaller ones; false if it cannot be cut: a single input, or inputs that
-    /// mean something together.
-    fn split(&mut self, parts: &Parts<'_>, range: Range<usize>, refused: TooLarge) -> bool {
-        if !parts.call.items_stand_alone() || !self.learned.refused(refused.sent, refused.kind, refused.hint) {
-            return false;
-        }
-        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
-        for piece in pieces.into_iter().rev() {
-            self.again.push_front(range.start + piece.start..range.start + piece.end);
-        }
-        true
-    }
-
-    /// Cuts a part in two; false if it cannot be cut.
-    fn halve(&mut self, parts: &Parts<'_>, range: Range<usize>) -> bool {
-        if !parts.call.items_stand_alone() || range.len() < 2 {
-            return false;
-        }
-        let middle = range.start + range.len() / 2;
-        self.again.push_front(middle..range.end);
-        self.again.push_front(range.start..middle);
-        true
-    }
-}
-
 /// What all parts of one round share.
 struct Parts<'a> {
     worker: &'a Rc<Worker>,
@@ -219,6 +166,22 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
+    /// Bytes that a call's body has besides its inputs, at most.
+    envelope: u64,
+}
+
+/// What the gateway itself writes into a body besides inputs and what the client's own body had: at most this many bytes.
+const OWN_MEMBERS: u64 = 256;
+
+/// See [`Parts::envelope`]: the client's other members may travel with each part.
+fn envelope(call: &Call) -> u64 {
+    let items: u64 = (0..call.items.len()).map(|index| call.raw_bytes(index)).sum();
+    let others = match &call.task {
+        Task::Embed(embed) => (embed.original.body.len() as u64).saturating_sub(items),
+        Task::Rerank(rerank) => rerank.query.len() as u64,
+    };
+    others + OWN_MEMBERS
 }
 
 impl Parts<'_> {
@@ -234,7 +197,8 @@ impl Parts<'_> {
         let mut least = Limits::default();
         for route in self.routes.iter() {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
-            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes });
+            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
             // What an upstream has taught about embedding calls says nothing about others.
             if embeds {
                 least = least.tighter(route.upstream.board.call_limits(batch));
@@ -277,7 +241,10 @@ impl Parts<'_> {
         }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
+        }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
@@ -293,7 +260,7 @@ impl Parts<'_> {
         };
         let holds_money = bounds.upper > Money::ZERO;
         let mut hold = Hold::new(tenant.ledger.clone(), id);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
         hold.amount = reserved.held;
         if holds_money {
             // Noted first: a record that is told to have failed may be kept and written after all.
@@ -315,6 +282,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
     }
 
     /// Holds the money of a tenant whose balance replicas share.
@@ -359,6 +345,7 @@ impl Parts<'_> {
             tokens: self.tokens(range),
             items: range.len(),
             may_queue,
+            begun: true,
             deadline: self.deadline(clock::mono()),
             roll: rand::random(),
         }
@@ -369,17 +356,17 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let ask = self.ask(range, true);
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
         let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
+            retry: tries == Tries::Again,
             ask,
             rolls: [rand::random(), rand::random()],
         };
@@ -409,11 +396,14 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<Failure> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
             let reserved = match permitted {
                 Ok(reserved) => reserved,
@@ -422,8 +412,10 @@ impl Parts<'_> {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            self.under_way.end(sent);
             let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
@@ -452,9 +444,14 @@ impl Parts<'_> {
         PartEnd { range, result, seen }
     }
 
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        self.bill(route, range.len(), self.tokens(range), true, None)
+    }
+
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
         let indices = &self.indices[range.clone()];
-        match &self.call.task {
+        let mut exchange = match &self.call.task {
             Task::Embed(embed) => {
                 let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
                 self.worker.embed(self.call, embed, route, &inputs).await
@@ -463,7 +460,14 @@ impl Parts<'_> {
                 let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
                 self.worker.rerank(self.call, rerank, route, &documents).await
             }
+        };
+        if let Ok(Reply::Error(error)) = &mut exchange.reply
+            && self.call.items_stand_alone()
+            && names_fewer_items(error, range.len())
+        {
+            error.fault = Fault::TooLarge;
         }
+        exchange
     }
 
     /// Whether and after which wait the part is tried again.
@@ -495,13 +499,16 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => {
-                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
             }
-            Err(error) => Err(Failure::wire(&error)),
+            Ok(Reply::Error(mut error)) => {
+                error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
+            }
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 
@@ -608,113 +615,6 @@ impl Parts<'_> {
         let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
         let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
         cut.map_err(|error| BadAnswer { reason: error.to_string() })
-    }
-}
-
-/// A call that brought no usable answer.
-struct Failure {
-    error: ApiError,
-    /// Whether another try, here or elsewhere, may help.
-    elsewhere: bool,
-    retry_after: Option<Duration>,
-    too_large: Option<TooLarge>,
-    /// Whom it concerns; `None`: one input, which is not known yet.
-    reach: Option<Reach>,
-}
-
-impl From<Failure> for PartError {
-    fn from(Failure { error, too_large, reach, .. }: Failure) -> PartError {
-        match (too_large, reach) {
-            (Some(refused), _) => PartError::TooLarge { refused, error },
-            (None, None) => PartError::Unnamed(error),
-            (None, Some(reach)) => PartError::Failed { error, reach },
-        }
-    }
-}
-
-impl Failure {
-    fn bad_answer(bad: &BadAnswer) -> Failure {
-        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
-        Failure {
-            error: ApiError::new(Code::UpstreamBadResponse, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-            reach: Some(Reach::Upstream),
-        }
-    }
-
-    fn wire(error: &CallError) -> Failure {
-        let (code, reach) = match error {
-            CallError::Bad(bad) => return Failure::bad_answer(bad),
-            CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
-            CallError::Wire(_) => (Code::UpstreamError, Reach::Upstream),
-        };
-        let message = format!("the upstream {}", error.describe());
-        Failure {
-            error: ApiError::new(code, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-            reach: Some(reach),
-        }
-    }
-
-    fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
-        let ProviderError { status, fault, message, .. } = error;
-        let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
-        let (message, named) = match fault {
-            Fault::Request | Fault::TooLarge => name_item(&message, indices, embeds),
-            _ => (message, None),
-        };
-        let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
-        let word = |status: u16| Some(Box::new(ProviderWord { status, code: error.code, kind: error.kind }));
-        let param = error.param.map(|param| renumber(&param, |place| indices.get(place).copied()).0.into());
-        let (code, message, provider) = match fault {
-            Fault::Request => (Code::InvalidInput, message, word(status)),
-            Fault::TooLarge if status == 413 => (Code::BodyTooLarge, message, word(status)),
-            Fault::TooLarge => (Code::InvalidInput, message, word(status)),
-            Fault::Auth => {
-                let message = "the upstream refused the gateway's own key; the operator has been told";
-                (Code::UpstreamAuth, message.to_owned(), None)
-            }
-            // Some providers say so with 401, 402 or 403: to the client these would be about its own key and money.
-            Fault::Quota | Fault::RateLimited => {
-                let status = Code::UpstreamRateLimited.row().status;
-                (Code::UpstreamRateLimited, message, word(status))
-            }
-            Fault::Server => {
-                let message = format!("the upstream failed with status {status}: {message}");
-                (Code::UpstreamError, message, None)
-            }
-        };
-        let reach = match fault {
-            Fault::Request if named.is_none() && error.too_long => None,
-            Fault::Request | Fault::TooLarge => Some(named.map_or(Reach::Request, Reach::Item)),
-            Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server => Some(Reach::Upstream),
-        };
-        let error = ApiError { code, message: message.into(), param, retry_after, provider };
-        Failure { error, elsewhere, retry_after, too_large: refused.filter(|_| fault == Fault::TooLarge), reach }
-    }
-}
-
-/// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
-fn name_item(message: &str, indices: &[usize], embeds: bool) -> (String, Option<usize>) {
-    let (message, named) = renumber(message, |place| indices.get(place).copied());
-    let only = if let [only] = indices { Some(*only) } else { None };
-    let Some(item) = named.or(only) else { return (message, None) };
-    let told = !embeds || message.contains("input[");
-    let message = if told { message } else { format!("input[{item}]: {message}") };
-    (message, indices.iter().position(|index| *index == item))
-}
-
-fn kind_of(error: &ProviderError) -> OutcomeKind {
-    match error.fault {
-        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
-        Fault::Auth => OutcomeKind::KeyRejected,
-        Fault::Quota => OutcomeKind::OutOfQuota,
-        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
-        Fault::Server => OutcomeKind::ServerError,
     }
 }
 
