@@ -1,6 +1,7 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes, against a real clock")]
 
+mod admin;
 mod cases;
 mod dialects;
 mod journey;
@@ -8,3 +9,4 @@ mod money;
 mod redis;
 mod sdk;
 mod support;
+mod traffic;

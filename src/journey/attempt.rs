@@ -4,10 +4,10 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
+mod cutter;
 mod failure;
 mod race;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,18 +23,22 @@ use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
+use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
+use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -43,13 +47,28 @@ use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
-use failure::{Failure, PartError};
+use super::settle::{Spent, Tally, UnderWay};
+use cutter::Cutter;
+use failure::{Failure, PartError, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
+}
 
 struct PartEnd {
     range: Range<usize>,
@@ -83,7 +102,9 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let under_way = tally.under_way.clone();
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
@@ -91,8 +112,12 @@ pub async fn run(
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
     let mut failed = None;
+    // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
+    // parts are under way.
+    let mut unproven = false;
     loop {
-        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+        let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
+        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.push(parts.run(range, None));
         }
@@ -100,12 +125,14 @@ pub async fn run(
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {
+                unproven = false;
                 tally.spent.push(landed.spent);
                 for (index, entry) in end.range.zip(landed.entries) {
                     round.land(worker, call, index, entry);
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
+                unproven = true;
                 if !cutter.split(&parts, end.range.clone(), refused) {
                     let alone = end.range.len() == 1;
                     round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
@@ -131,67 +158,6 @@ pub async fn run(
     }
 }
 
-/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
-struct Cutter {
-    sizes: Vec<ItemSize>,
-    next: usize,
-    again: VecDeque<Range<usize>>,
-    learned: Learned,
-}
-
-impl Cutter {
-    fn new(parts: &Parts<'_>) -> Cutter {
-        let size = |index: &usize| ItemSize {
-            tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.raw_bytes(*index),
-        };
-        let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
-    }
-
-    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
-        if let Some(range) = self.again.pop_front() {
-            return Some(range);
-        }
-        if self.next >= self.sizes.len() {
-            return None;
-        }
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
-        let range = self.next..self.next + length;
-        self.next = range.end;
-        Some(range)
-    }
-
-    /// Calls that are left to make, as far as is known.
-    fn calls(&self, parts: &Parts<'_>) -> usize {
-        split(&self.sizes, &parts.limits().tighter(self.learned.limits())).len()
-    }
-
-    /// Cuts a part that was too large into smaller ones; false if it cannot be cut: a single input, or inputs that
-    /// mean something together.
-    fn split(&mut self, parts: &Parts<'_>, range: Range<usize>, refused: TooLarge) -> bool {
-        if !parts.call.items_stand_alone() || !self.learned.refused(refused.sent, refused.kind, refused.hint) {
-            return false;
-        }
-        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
-        for piece in pieces.into_iter().rev() {
-            self.again.push_front(range.start + piece.start..range.start + piece.end);
-        }
-        true
-    }
-
-    /// Cuts a part in two; false if it cannot be cut.
-    fn halve(&mut self, parts: &Parts<'_>, range: Range<usize>) -> bool {
-        if !parts.call.items_stand_alone() || range.len() < 2 {
-            return false;
-        }
-        let middle = range.start + range.len() / 2;
-        self.again.push_front(middle..range.end);
-        self.again.push_front(range.start..middle);
-        true
-    }
-}
-
 /// What all parts of one round share.
 struct Parts<'a> {
     worker: &'a Rc<Worker>,
@@ -200,6 +166,22 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
+    /// Bytes that a call's body has besides its inputs, at most.
+    envelope: u64,
+}
+
+/// What the gateway itself writes into a body besides inputs and what the client's own body had: at most this many bytes.
+const OWN_MEMBERS: u64 = 256;
+
+/// See [`Parts::envelope`]: the client's other members may travel with each part.
+fn envelope(call: &Call) -> u64 {
+    let items: u64 = (0..call.items.len()).map(|index| call.raw_bytes(index)).sum();
+    let others = match &call.task {
+        Task::Embed(embed) => (embed.original.body.len() as u64).saturating_sub(items),
+        Task::Rerank(rerank) => rerank.query.len() as u64,
+    };
+    others + OWN_MEMBERS
 }
 
 impl Parts<'_> {
@@ -215,7 +197,8 @@ impl Parts<'_> {
         let mut least = Limits::default();
         for route in self.routes.iter() {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
-            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes });
+            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
             // What an upstream has taught about embedding calls says nothing about others.
             if embeds {
                 least = least.tighter(route.upstream.board.call_limits(batch));
@@ -258,7 +241,10 @@ impl Parts<'_> {
         }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
+        }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
@@ -274,7 +260,7 @@ impl Parts<'_> {
         };
         let holds_money = bounds.upper > Money::ZERO;
         let mut hold = Hold::new(tenant.ledger.clone(), id);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
         hold.amount = reserved.held;
         if holds_money {
             // Noted first: a record that is told to have failed may be kept and written after all.
@@ -296,6 +282,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
     }
 
     /// Holds the money of a tenant whose balance replicas share.
@@ -340,6 +345,7 @@ impl Parts<'_> {
             tokens: self.tokens(range),
             items: range.len(),
             may_queue,
+            begun: true,
             deadline: self.deadline(clock::mono()),
             roll: rand::random(),
         }
@@ -350,17 +356,17 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let ask = self.ask(range, true);
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
         let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
+            retry: tries == Tries::Again,
             ask,
             rolls: [rand::random(), rand::random()],
         };
@@ -394,7 +400,10 @@ impl Parts<'_> {
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
             let reserved = match permitted {
                 Ok(reserved) => reserved,
@@ -403,8 +412,10 @@ impl Parts<'_> {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            self.under_way.end(sent);
             let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
@@ -433,9 +444,14 @@ impl Parts<'_> {
         PartEnd { range, result, seen }
     }
 
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        self.bill(route, range.len(), self.tokens(range), true, None)
+    }
+
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
         let indices = &self.indices[range.clone()];
-        match &self.call.task {
+        let mut exchange = match &self.call.task {
             Task::Embed(embed) => {
                 let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
                 self.worker.embed(self.call, embed, route, &inputs).await
@@ -444,7 +460,14 @@ impl Parts<'_> {
                 let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
                 self.worker.rerank(self.call, rerank, route, &documents).await
             }
+        };
+        if let Ok(Reply::Error(error)) = &mut exchange.reply
+            && self.call.items_stand_alone()
+            && names_fewer_items(error, range.len())
+        {
+            error.fault = Fault::TooLarge;
         }
+        exchange
     }
 
     /// Whether and after which wait the part is tried again.
@@ -481,7 +504,8 @@ impl Parts<'_> {
             Ok(Reply::Answer(answer)) => {
                 self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
             }
-            Ok(Reply::Error(error)) => {
+            Ok(Reply::Error(mut error)) => {
+                error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
                 Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
             }
             Err(error) => Err(Box::new(Failure::wire(&error))),
@@ -591,16 +615,6 @@ impl Parts<'_> {
         let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
         let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
         cut.map_err(|error| BadAnswer { reason: error.to_string() })
-    }
-}
-
-fn kind_of(error: &ProviderError) -> OutcomeKind {
-    match error.fault {
-        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
-        Fault::Auth => OutcomeKind::KeyRejected,
-        Fault::Quota => OutcomeKind::OutOfQuota,
-        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
-        Fault::Server => OutcomeKind::ServerError,
     }
 }
 

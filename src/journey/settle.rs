@@ -3,6 +3,8 @@
 //! The record of an answer that cost something is in the journal before the answer's head leaves. If it cannot be
 //! written, the client gets no answer.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::pure::time::{Mono, Wall};
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
@@ -44,6 +47,26 @@ pub struct Spent {
     pub items: usize,
 }
 
+/// Calls that were sent and not answered yet, with what each is expected to cost. A journey that is cut leaves them
+/// here: the upstream will bill what it was sent.
+#[derive(Debug, Clone, Default)]
+pub struct UnderWay(Rc<RefCell<BTreeMap<u32, Spent>>>);
+
+impl UnderWay {
+    /// A call is sent; returns its number.
+    pub fn begin(&self, expected: Spent) -> u32 {
+        let mut calls = self.0.borrow_mut();
+        let number = calls.last_key_value().map_or(0, |(last, _)| last + 1);
+        calls.insert(number, expected);
+        number
+    }
+
+    /// The call has ended, and what it cost is known elsewhere.
+    pub fn end(&self, number: u32) {
+        self.0.borrow_mut().remove(&number);
+    }
+}
+
 /// Everything a journey saw and spent so far; survives its failure.
 #[derive(Default)]
 pub struct Tally {
@@ -57,8 +80,12 @@ pub struct Tally {
     pub holds: Vec<Hold>,
     /// Open holds in the ledger that replicas share.
     pub shared_holds: Vec<SharedHold>,
+    /// What was taken of the tenant's limits over all replicas.
+    pub shared_limits: Vec<Taken>,
     /// Upstream calls made.
     pub attempts: u32,
+    /// Calls whose end has not been seen.
+    pub under_way: UnderWay,
     dwell: Duration,
     first_call: Option<Mono>,
     last_call: Option<Mono>,
@@ -73,6 +100,13 @@ impl Tally {
             self.first_call = Some(self.first_call.map_or(*start, |first| first.min(*start)));
             self.last_call = Some(self.last_call.map_or(*end, |last| last.max(*end)));
         }
+    }
+
+    /// Books what the calls cost whose end nobody will see, as far as that can be told.
+    pub fn book_under_way(&mut self) {
+        let left = std::mem::take(&mut *self.under_way.0.borrow_mut());
+        self.attempts += u32::try_from(left.len()).unwrap_or(u32::MAX);
+        self.spent.extend(left.into_values());
     }
 
     /// From the first call's start to the last one's end.
@@ -131,6 +165,12 @@ pub async fn finish(
     let mut charged = resolve(worker, &call, &mut tally).await;
     let records = record(&call, &tally, &charged, &result);
     let holds = std::mem::take(&mut tally.shared_holds);
+    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
+    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
+        first.settle(tally.tokens());
+    }
+    // What other rounds had estimated is in the bill of the first.
+    drop(limits);
     let kept = match &call.context.tenant.shared {
         Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
         None => keep(worker, records, charged.cost > Money::ZERO).await,
@@ -275,7 +315,7 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
         Ok(_) if tally.spent.is_empty() => Outcome::Cached,
         Ok(_) => Outcome::Answered,
         Err(error) if error.code == Code::ClientGone => Outcome::Abandoned,
-        Err(_) if tally.attempts == 0 => Outcome::Refused,
+        Err(_) if tally.attempts == 0 && tally.spent.is_empty() => Outcome::Refused,
         Err(_) => Outcome::Failed,
     }
 }

@@ -15,6 +15,7 @@ pub mod latency_window;
 pub mod leaky_bucket;
 pub mod ledger;
 pub mod money;
+pub mod quota_lease;
 pub mod rate_headers;
 pub mod rate_window;
 pub mod retry;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -110,6 +111,7 @@ impl Telemetry {
             Effect::Breaker(Transition { to: Phase::Open, reason, .. }) => {
                 let reason = match reason {
                     Some(OpenReason::Probe) => "a probe failed",
+                    Some(OpenReason::Told) => "another replica's is open",
                     Some(OpenReason::Forced) => "by order",
                     Some(OpenReason::Ratio) | None => "too large a share of calls failed",
                 };
@@ -143,6 +145,7 @@ impl Telemetry {
         };
         metrics.breaker_state(upstream, level);
         metrics.quarantined(upstream, snapshot.quarantined);
+        metrics.cooldown(upstream, Duration::from_millis(snapshot.cool_down_ms));
         metrics.upstream_in_flight(upstream, snapshot.in_flight);
         metrics.queue_depth(upstream, TrafficClass::InteractiveSearch, snapshot.interactive_waiting);
         metrics.queue_depth(upstream, TrafficClass::BatchIngestion, snapshot.batch_waiting_items);

@@ -270,6 +270,11 @@ impl Metrics {
         self.with_upstream(upstream, |cells| cells.quarantined(out));
     }
 
+    /// What is left of the pause that an upstream asked for; zero: none.
+    pub fn cooldown(&self, upstream: &UpstreamId, left: Duration) {
+        self.with_upstream(upstream, |cells| cells.cooldown(left));
+    }
+
     /// An upstream's key was set aside.
     pub fn key_parked(&self, upstream: &UpstreamId) {
         self.with_upstream(upstream, |cells| cells.key_parked());

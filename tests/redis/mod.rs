@@ -4,6 +4,7 @@ mod amounts;
 mod cache;
 mod ledger;
 mod outage;
+mod quota;
 mod scripted;
 
 use std::sync::Arc;

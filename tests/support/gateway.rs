@@ -110,8 +110,25 @@ impl Gateway {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.signal("-TERM");
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Starts another one in the same folder after this one has ended.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.wait();
+        let (child, url, admin) = spawn(self.folder.path(), &[]);
+        (self.child, self.url, self.admin) = (child, url, admin);
     }
 
     /// Waits for its end.
@@ -171,6 +188,24 @@ impl Gateway {
     pub async fn admin_post(&self, path: &str, body: Value) -> Answer {
         let request = self.client.post(format!("{}{path}", self.admin)).json(&body);
         Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Any call on the admin side, with a bearer token unless it is empty.
+    pub async fn admin(&self, method: &str, path: &str, token: &str, body: Option<Value>) -> Answer {
+        let method = method.parse::<reqwest::Method>().expect("a method");
+        let mut request = self.client.request(method, format!("{}{path}", self.admin));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Replaces its configuration file, in force after the next reload.
+    pub fn configure(&self, config: &str) {
+        std::fs::write(self.folder.path().join("gateway.toml"), config).expect("the configuration is written");
     }
 
     /// The value of one series on `/metrics`, the labels as written there; 0 if it is absent.

@@ -20,7 +20,7 @@ use super::{Dtype, EmbedOptions, EmbedRequest, Input, InputType, Truncate, Unsup
 use crate::config::plan::Provider;
 
 pub use decode::{EmbedAnswer, Expect, decode_embed};
-pub use error::decode_error;
+pub use error::{decode_error, names_fewer_items};
 pub use rerank::{decode_rerank, encode_rerank};
 pub use scrub::scrub;
 

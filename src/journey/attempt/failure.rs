@@ -10,6 +10,7 @@ use crate::error::{ApiError, Code, ProviderWord};
 use crate::journey::items::renumber;
 use crate::journey::plan::Reach;
 use crate::journey::refuse;
+use crate::pure::admission::OutcomeKind;
 use crate::worker::CallError;
 
 /// A part that did not succeed.
@@ -133,6 +134,17 @@ fn name_item(message: &str, indices: &[usize], embeds: bool) -> (String, Option<
     let told = !embeds || message.contains("input[");
     let message = if told { message } else { format!("input[{item}]: {message}") };
     (message, indices.iter().position(|index| *index == item))
+}
+
+/// How an error counts for the upstream.
+pub(super) fn kind_of(error: &ProviderError) -> OutcomeKind {
+    match error.fault {
+        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
+        Fault::Auth => OutcomeKind::KeyRejected,
+        Fault::Quota => OutcomeKind::OutOfQuota,
+        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
+        Fault::Server => OutcomeKind::ServerError,
+    }
 }
 
 #[cfg(test)]

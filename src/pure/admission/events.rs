@@ -132,7 +132,12 @@ impl UpstreamState {
         // A count by the provider is better than any rule, even on an answer that failed.
         match (outcome.kind.fate(), outcome.actual_tokens) {
             (Fate::Charged | Fate::Kept, None) => {}
-            (_, Some(actual)) => self.tokens.correct(tokens, actual, tier, begun, now),
+            (_, Some(actual)) => {
+                self.tokens.correct(tokens, actual, tier, begun, now);
+                if tier == Tier::Batch {
+                    self.token_pace.correct(tokens, actual);
+                }
+            }
             (Fate::Returned, None) => {
                 self.tokens.give_back(tokens, tier, begun);
                 self.requests.give_back(1, tier, begun);
@@ -240,9 +245,11 @@ impl UpstreamState {
         self.attempts.get(&id).map(|attempt| attempt.tier == Tier::Interactive)
     }
 
-    /// The gateway is shutting down; there is no way back.
+    /// The gateway is shutting down; there is no way back. Batch work that has had no call leaves the queue and finds no
+    /// place in it any more; all else goes on, so that what was accepted finishes.
     pub fn shutdown(&mut self) {
         self.shutting_down = true;
+        self.turn_away = true;
     }
 
     /// An operator opens the breaker; it stays open until one closes it.
@@ -347,7 +354,7 @@ impl UpstreamState {
 fn allowance(bucket: &mut TokenBucket, tier: Tier, now: Mono) -> Allowance {
     Allowance {
         limit: bucket.cap(tier, now),
-        remaining: Some(bucket.available(tier, now)).filter(|units| *units != u64::MAX),
+        remaining: Some(bucket.reach(tier, now)).filter(|units| *units != u64::MAX),
         reset: bucket.full_at(now).since(now),
     }
 }

@@ -355,7 +355,7 @@ impl SharedLedger {
         }
     }
 
-    /// Ends a request's holds with its record: charges `charge` to the first and frees the others. Without a hold the
+    /// Ends a request's holds with its record: charges `charge` to them together and frees the rest. Without a hold the
     /// record is numbered and follows. Fills in what was really charged.
     ///
     /// # Errors
@@ -372,9 +372,7 @@ impl SharedLedger {
     ) -> io::Result<SharedSettled> {
         let mut holds = holds.into_iter();
         let first = holds.next();
-        for other in holds {
-            drop(other);
-        }
+        let others: Vec<SharedHold> = holds.collect();
         let plain = SharedSettled { charged: charge, shortfall: Money::ZERO, remaining: account.board.remaining() };
         let (hold, force) = match first {
             Some(mut hold) => {
@@ -399,8 +397,14 @@ impl SharedLedger {
         let boxed = Box::new(usage.clone());
         let owed = Owed { number: 0, hold: Some(hold), usage: boxed, charge, journaled: false, not_before: 0 };
         self.outbox.lock().settled(hold, owed);
-        let settled = self.settle_now(account, hold, charge, usage, 0, force).await;
+        let settled = self.settle_now(account, hold, &others, charge, usage, 0, force).await;
         self.forget(account, hold);
+        if settled.is_ok() {
+            for mut other in others {
+                other.open = false;
+                self.forget(account, other.id);
+            }
+        }
         account.freed.notify_one();
         match settled {
             Ok(settled) => {
@@ -422,6 +426,7 @@ impl SharedLedger {
         &self,
         account: &SharedAccount,
         hold: HoldId,
+        others: &[SharedHold],
         charge: Money,
         usage: &UsageRecord,
         number: u64,
@@ -432,13 +437,14 @@ impl SharedLedger {
         loop {
             let reply = self
                 .ask(account, |frame| {
-                    Verb::new("settle", &account.tenant, frame)
+                    let verb = Verb::new("settle", &account.tenant, frame)
                         .with(hold.0.to_string())
                         .with_money(charge)
                         .with(self.replica.clone())
                         .with(number.to_string())
                         .with(if force { "1" } else { "0" })
-                        .with(json.clone())
+                        .with(json.clone());
+                    others.iter().fold(verb, |verb, other| verb.with(other.id.0.to_string()))
                 })
                 .await?;
             match reply.status() {
@@ -674,6 +680,12 @@ impl SharedLedger {
 
     fn has_news(&self, tenant: &TenantId) {
         self.news.lock().insert(tenant.clone());
+    }
+
+    /// A reload changed what the configuration says of the tenant's money.
+    pub fn set_terms(&self, account: &SharedAccount, terms: Terms) {
+        *account.terms.lock() = terms;
+        self.has_news(&account.tenant);
     }
 
     /// Whether the ledger answers.

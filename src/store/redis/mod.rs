@@ -2,6 +2,7 @@
 //!
 //! - [`health`]: when the server counts as gone
 //! - [`link`]: connections, a time limit for every step, and their upkeep
+//! - [`quota`]: limits per minute
 //! - [`script`]: the one script behind every change of a balance, and what it answers
 //! - [`ledger`]: holds and settlements of this replica, and what it still owes the server
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery
@@ -11,6 +12,7 @@
 pub mod health;
 pub mod ledger;
 pub mod link;
+pub mod quota;
 pub mod script;
 pub mod upkeep;
 
@@ -30,6 +32,7 @@ use crate::telemetry::Telemetry;
 
 use ledger::SharedLedger;
 use link::Link;
+use quota::SharedQuota;
 use upkeep::Upkeep;
 
 /// File in the store's folder that keeps this replica's name over restarts.
@@ -41,6 +44,8 @@ pub struct Redis {
     pub link: Arc<Link>,
     /// Balances, where they are shared.
     pub ledger: Option<Arc<SharedLedger>>,
+    /// Limits, where they are shared.
+    pub quota: Option<Arc<SharedQuota>>,
     upkeep: Mutex<Option<Upkeep>>,
 }
 
@@ -68,7 +73,8 @@ impl Redis {
                 Some(SharedLedger::new(Arc::clone(&link), journal, telemetry, replica, plan.store.redis_lease))
             }
         };
-        Ok(Some(Redis { link, ledger, upkeep: Mutex::default() }))
+        let quota = plan.quota.shared.then(|| Arc::new(SharedQuota::new(Arc::clone(&link))));
+        Ok(Some(Redis { link, ledger, quota, upkeep: Mutex::default() }))
     }
 
     /// Connects, and keeps doing what must be done beside requests.

@@ -226,7 +226,7 @@ async fn send(ledger: &SharedLedger) -> Result<(), StoreDown> {
                     if ledger.outbox.lock().next(&tenant, 1).first().map(|owed| owed.number) != Some(first.number) {
                         continue;
                     }
-                    ledger.settle_now(&account, hold, first.charge, &first.usage, first.number, true).await?;
+                    ledger.settle_now(&account, hold, &[], first.charge, &first.usage, first.number, true).await?;
                 }
                 None => ledger.meter(&account, &batch).await?,
             }
