@@ -86,7 +86,7 @@ async fn rg_swsr_the_upstream_fails_once() {
         let (served, refused): (Vec<Answer>, Vec<Answer>) =
             answers.into_iter().partition(|answer| answer.status == 200);
         assert_all_served(&served);
-        assert_eq!(refused.len(), failed, "only who asked and failed is told so");
+        assert_eq!(refused.len(), failed, "only who asked and failed is told so: {refused:?}");
         assert!(refused.iter().all(|answer| answer.status == 502), "{refused:?}");
         assert_eq!(provider.call_count(), 2);
         assert_charged_once(&gateway, &provider, CLIENTS).await;
