@@ -322,11 +322,18 @@ impl Exchange {
     }
 }
 
+/// Somebody who waits for a permit.
+struct Waiting {
+    attempt: AttemptId,
+    since: Mono,
+    reply: oneshot::Sender<Result<Permit, Refusal>>,
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
     state: UpstreamState,
-    waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
+    waiting: HashMap<WaiterId, Waiting>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
     calls: CallStats,
@@ -395,7 +402,7 @@ impl UpstreamActor {
     fn settle(&mut self, now: Mono, context: &mut Context<Self>) {
         let polled = self.state.poll(now);
         for (waiter, verdict) in polled.answers {
-            let Some((attempt, since, reply)) = self.waiting.remove(&waiter) else {
+            let Some(Waiting { attempt, since, reply }) = self.waiting.remove(&waiter) else {
                 // Nobody is there to use it: the permit's own drop gives it back.
                 if let Ok(grant) = verdict {
                     drop(self.permit(grant.attempt, Duration::ZERO, context));
@@ -634,7 +641,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let (reply, answer) = oneshot::channel();
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
-            this.waiting.insert(waiter, (attempt, now, reply));
+            this.waiting.insert(waiter, Waiting { attempt, since: now, reply });
             this.doubt(now);
             this.state.ask(Ask { may_queue: true, ..ask }, now)
         });

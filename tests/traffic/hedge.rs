@@ -29,7 +29,8 @@ async fn warmed(one: &Provider, two: &Provider, hedge: bool) -> Gateway {
     // The percentiles are taken once a second.
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     one.set_script(sometimes_slow());
-    (one.clear(), two.clear());
+    one.clear();
+    two.clear();
     gateway
 }
 
