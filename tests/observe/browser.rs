@@ -93,7 +93,7 @@ async fn on_call_sees_an_outage_and_drains_an_upstream_by_keyboard() {
     let urls = [&one, &two].map(|provider| format!("{}/v1", provider.base_url()));
     let extra = format!(
         "admin_token = {{ value = \"{TOKEN}\" }}\n[slo]\nwindow_s = 5\n\
-         [breaker]\nwindow_s = 5\nmin_requests = 5\ncooldown_s = 600\n[retry]\nbase_ms = 5\n"
+         [breaker]\nwindow_s = 1\nmin_requests = 1\ncooldown_s = 600\n[retry]\nbase_ms = 5\n"
     );
     let upstreams = [("one", "openai", urls[0].as_str()), ("two", "openai", urls[1].as_str())];
     let model = "dimensions = 8\nprice_usd_per_million_tokens = \"0.02\"";

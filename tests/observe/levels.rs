@@ -75,16 +75,18 @@ fn check(what: &str, got: f64, expected: f64, band: f64) {
 async fn percentiles_are_those_of_the_requests_across_the_windows_rotation() {
     let provider = Provider::start(script(60.0, 200.0));
     let url = format!("{}/v1", provider.base_url());
-    let extra = "[slo]\nwindow_s = 8\ninteractive_p95_ms = 150\ninteractive_p99_ms = 190\n\
+    let extra = "[slo]\nwindow_s = 12\ninteractive_p95_ms = 150\ninteractive_p99_ms = 190\n\
                  [quota]\ninteractive_max_wait_ms = 5000\n";
     let gateway = Gateway::start(&embedding_config(&[("one", "openai", &url)], "dimensions = 8", "", extra));
 
-    let (own, clients) = burst(&gateway, "slow", 300).await;
+    let (own, clients) = burst(&gateway, "slow", 200).await;
     let (values, view) = published(&gateway, own.len()).await;
     for ((value, q), shown) in values.into_iter().zip([0.5, 0.95, 0.99]).zip(["p50_ms", "p95_ms", "p99_ms"]) {
         check(&format!("p{q}"), value, exact(&own, q), BAND);
-        // The client sees its own machine's delays too.
-        check(&format!("p{q} by the client's clock"), value, exact(&clients, q), 0.15);
+        // By its own clock the client waits at least as long, and nothing is quicker than the provider.
+        let waited = exact(&clients, q);
+        assert!(value <= waited * (1.0 + BAND), "p{q}: {value} where the client waited {waited}");
+        assert!(value >= 0.06, "p{q}: {value}");
         let page = class(&view, "interactive-search")[shown].as_f64().expect("a percentile") / 1_000.0;
         check("the page and /metrics", page, value, 1e-9);
     }
@@ -99,7 +101,7 @@ async fn percentiles_are_those_of_the_requests_across_the_windows_rotation() {
 
     // Other latencies follow; once the first have left the window, only the later ones count.
     provider.set_script(script(20.0, 60.0));
-    let (own, _) = burst(&gateway, "fast", 400).await;
+    let (own, _) = burst(&gateway, "fast", 230).await;
     let (values, _) = published(&gateway, own.len()).await;
     for (value, q) in values.into_iter().zip([0.5, 0.95, 0.99]) {
         check(&format!("p{q} after the rotation"), value, exact(&own, q), BAND);
