@@ -124,7 +124,7 @@ struct Class {
     upstream: LatencyWindow,
     queued: LatencyWindow,
     own: LatencyWindow,
-    outcomes: RateWindow,
+    failed: RateWindow,
     limited: RateWindow,
     /// What the next point of the history is made of.
     interval: Histogram<u64>,
@@ -138,7 +138,7 @@ impl Class {
             upstream: LatencyWindow::coarse(window, PART_SLOTS),
             queued: LatencyWindow::coarse(window, PART_SLOTS),
             own: LatencyWindow::coarse(window, PART_SLOTS),
-            outcomes: RateWindow::new(window),
+            failed: RateWindow::new(window),
             limited: RateWindow::new(window),
             interval: histogram(),
             interval_failed: 0,
@@ -148,7 +148,6 @@ impl Class {
     fn record(&mut self, fact: &Fact, now: Mono) {
         match fact.verdict {
             Verdict::Answered => {
-                self.outcomes.record(true, now);
                 self.total.record(fact.total, now);
                 self.upstream.record(fact.upstream, now);
                 self.queued.record(fact.queued, now);
@@ -156,7 +155,7 @@ impl Class {
                 self.interval.saturating_record(u64::try_from(fact.total.as_nanos()).unwrap_or(u64::MAX));
             }
             Verdict::Failed => {
-                self.outcomes.record(false, now);
+                self.failed.record(false, now);
                 self.interval_failed += 1;
             }
             Verdict::Limited => self.limited.record(false, now),
@@ -165,10 +164,11 @@ impl Class {
     }
 
     fn level(&mut self, now: Mono) -> ClassLevel {
-        let outcomes = self.outcomes.totals(now);
+        let failed = self.failed.totals(now).bad;
         ClassLevel {
-            count: outcomes.all(),
-            failed: outcomes.bad,
+            // Answers are counted by the window that the percentiles are of, so that the two never disagree.
+            count: self.total.count(now) + failed,
+            failed,
             limited: self.limited.totals(now).bad,
             total: self.total.quantiles([0.5, 0.95, 0.99], now),
             upstream_p95: self.upstream.quantile(0.95, now),

@@ -104,7 +104,7 @@ export function showTiles(snapshot) {
     ["Query p99", ms(search.p99_ms), `line ${line(line99)}`, over(search.p99_ms ?? 0, line99)],
     ["Queries", `${rate(search.rate)}/s`, `${percent(failed)} failed`, failed >= FAILING ? "bad" : failed >= 0.01 ? "warn" : ""],
     ["Error budget", percent(left), `burning at ${burn(hour)} (1 h)`, left <= 0 ? "bad" : left < 0.25 ? "warn" : ""],
-    ["Cost per query", tinyMoney(totals.cost_per_query, snapshot.currency), "rerank included", ""],
+    ["1,000 queries cost", tinyMoney(totals.cost_per_query * 1000, snapshot.currency), "rerank included", ""],
     ["Cache hits", percent(totals.cache_hit_ratio), "of items, since the start", ""],
   ];
   const host = document.getElementById("tiles");
