@@ -1,5 +1,7 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 
+#![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
+
 mod cases;
 mod dialects;
 mod journey;

@@ -269,11 +269,14 @@ impl Drop for Permit {
     }
 }
 
+/// A waiting ask: its call, since when it waits, and where its answer goes.
+type Waiter = (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>);
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
     state: UpstreamState,
-    waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
+    waiting: HashMap<WaiterId, Waiter>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
     /// Latencies of interactive calls.

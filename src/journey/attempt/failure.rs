@@ -17,13 +17,13 @@ pub(super) struct Failure {
     /// Whether another try, here or elsewhere, may help.
     pub(super) elsewhere: bool,
     pub(super) retry_after: Option<Duration>,
-    pub(super) too_large: Option<TooLarge>,
+    pub(super) too_large: Option<Box<TooLarge>>,
 }
 
 impl From<Failure> for PartError {
     fn from(failure: Failure) -> PartError {
         match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
+            Some(refused) => PartError::TooLarge { refused: *refused, error: failure.error },
             None => PartError::Failed(failure.error),
         }
     }
@@ -67,7 +67,9 @@ impl Failure {
         };
         let (error, elsewhere, too_large) = match error.fault {
             Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
+            Fault::TooLarge => {
+                (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused.map(Box::new))
+            }
             Fault::Auth => {
                 let message = "the upstream refused the gateway's own key; the operator has been told";
                 (ApiError::new(Code::UpstreamAuth, message), true, None)
