@@ -7,7 +7,7 @@ use actix::prelude::*;
 use arc_swap::ArcSwap;
 
 use crate::actors::ledger::{Board, LedgerActor, limits_of};
-use crate::actors::router::Router;
+use crate::actors::router::{LevelBoard, Router};
 use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
 use crate::cache::Cache;
@@ -33,6 +33,8 @@ pub struct Gateway {
     pub running: ArcSwap<Running>,
     /// Answers every ask for a permit.
     pub router: Addr<Router>,
+    /// Percentiles and error budgets, as the router published them last.
+    pub levels: Arc<LevelBoard>,
     /// Keeps holds and records.
     pub journal: Arc<Journal>,
     /// Keeps records that cost nothing until they are written.
@@ -40,7 +42,7 @@ pub struct Gateway {
     /// What replicas share; `None`: nothing.
     pub redis: Option<Redis>,
     /// Keeps vectors.
-    pub cache: Cache,
+    pub cache: Arc<Cache>,
     /// Metrics, events, logs.
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
@@ -62,14 +64,15 @@ impl Gateway {
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
-        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
-        let cache = Cache::new(&plan.cache);
+        let levels = Arc::new(LevelBoard::default());
+        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
+        let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
         let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch, redis: redis.as_ref() };
         let running = parts.running(plan);
         if let Some(redis) = &redis {
-            redis.start()?;
+            redis.start(&cache)?;
         }
         let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
         if !sentinel.is_idle() {
@@ -78,6 +81,7 @@ impl Gateway {
         Ok(Arc::new(Gateway {
             running: ArcSwap::from_pointee(running),
             router,
+            levels,
             journal,
             backlog,
             redis,
@@ -108,7 +112,8 @@ impl Parts<'_> {
             .map(|upstream| {
                 let watch = compared(&upstream.id).then(|| self.watch.clone());
                 let telemetry = Arc::clone(self.telemetry);
-                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, telemetry)
+                let shared = self.redis.and_then(|redis| redis.quota.clone());
+                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, shared, telemetry)
             })
             .collect();
         let models = plan

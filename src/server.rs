@@ -6,18 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
+use actix_web::web::Data;
 use actix_web::{App, HttpServer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::actors::upstream::{Command, Order};
-use crate::edge;
+use crate::dashboard::http::Dashboard;
+use crate::dashboard::live::{ConfiguredToken, Live};
 use crate::gateway::Gateway;
 use crate::worker::Worker;
+use crate::{dashboard, edge};
 
 /// Idle client connections are kept this long: longer than common SDK pools keep theirs, so that the client closes
 /// first and never sends into a connection that is going away.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
+
+/// After an answer that came before the whole request was read, so much longer is read on and thrown away: a client that
+/// reads only once it has sent everything would else find a reset connection instead of the answer.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Connections waiting to be accepted.
 const BACKLOG: u32 = 4096;
@@ -33,6 +40,7 @@ const RESERVE: Duration = Duration::from_millis(500);
 pub struct Listeners {
     client: Server,
     admin: Server,
+    dashboard: Data<Dashboard>,
     /// Where clients connect.
     pub client_addr: SocketAddr,
     /// Where administrators connect.
@@ -54,6 +62,7 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
             .workers(server.workers)
             .client_request_timeout(server.header_timeout)
             .keep_alive(KEEP_ALIVE)
+            .client_disconnect_timeout(LINGER)
             .h1_allow_half_closed(false)
             .tcp_nodelay(true)
             .backlog(BACKLOG)
@@ -61,18 +70,26 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
             .bind(server.listen)
             .map_err(|error| named("server.listen", server.listen, &error))?;
     let shared = Arc::clone(gateway);
-    let admin =
-        HttpServer::new(move || App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::admin_routes))
-            .workers(1)
-            .client_request_timeout(server.header_timeout)
-            .keep_alive(KEEP_ALIVE)
-            .tcp_nodelay(true)
-            .disable_signals()
-            .bind(server.admin_listen)
-            .map_err(|error| named("server.admin_listen", server.admin_listen, &error))?;
+    let live = Arc::new(Live::new(Arc::clone(gateway)));
+    let dashboard = Data::new(Dashboard::new(live, Arc::new(ConfiguredToken(Arc::clone(gateway)))));
+    let shown = dashboard.clone();
+    let admin = HttpServer::new(move || {
+        App::new()
+            .app_data(Worker::new(Arc::clone(&shared)))
+            .configure(|config| dashboard::http::configure(config, shown.clone()))
+            .configure(edge::admin_routes)
+    })
+    .workers(1)
+    .client_request_timeout(server.header_timeout)
+    .keep_alive(KEEP_ALIVE)
+    .tcp_nodelay(true)
+    .disable_signals()
+    .bind(server.admin_listen)
+    .map_err(|error| named("server.admin_listen", server.admin_listen, &error))?;
     let first = |addresses: Vec<SocketAddr>, asked: SocketAddr| addresses.first().copied().unwrap_or(asked);
     let (client_addr, admin_addr) = (first(client.addrs(), server.listen), first(admin.addrs(), server.admin_listen));
-    Ok(Listeners { client: client.run(), admin: admin.run(), client_addr, admin_addr })
+    gateway.telemetry.events.lifecycle(&format!("started, listening on {client_addr}"));
+    Ok(Listeners { client: client.run(), admin: admin.run(), dashboard, client_addr, admin_addr })
 }
 
 /// Serves until SIGTERM or SIGINT, then ends in order: readiness falls, queued batch work is turned away, new work is
@@ -87,10 +104,12 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        _ = terminate.recv() => gateway.telemetry.events.lifecycle("SIGTERM: draining"),
+        _ = interrupt.recv() => gateway.telemetry.events.lifecycle("SIGINT: draining"),
     }
     drain(&gateway).await;
+    // Open dashboards would hold the admin listener up; until here they have shown the draining.
+    listeners.dashboard.close();
     stop(client, admin).await;
     let _ended = timeout(RESERVE, async { (client_task.await, admin_task.await) }).await;
     if let Some(redis) = &gateway.redis {

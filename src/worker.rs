@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
+use tracing::Span;
 
-use crate::actors::router::{Served, ServedBatch};
+use crate::actors::router::ServedBatch;
 use crate::cache::Value;
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
@@ -26,9 +27,11 @@ use crate::ids::UpstreamId;
 use crate::journey::classify::{Call, EmbedTask};
 use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
+use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
 
@@ -49,7 +52,7 @@ pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
     wires: RefCell<HashMap<UpstreamId, KnownWire>>,
-    served: RefCell<Vec<Served>>,
+    served: RefCell<Vec<Fact>>,
 }
 
 /// What came of one call.
@@ -104,11 +107,6 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether time ran out.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, CallError::Wire(WireError::Timeout))
-    }
-
     /// Says what happened, for a client: no address, no text.
     pub fn describe(&self) -> String {
         match self {
@@ -127,6 +125,14 @@ impl Exchange {
             Err(CallError::Wire(WireError::Timeout)) => CallStatus::Timeout,
             Err(CallError::Wire(WireError::Connect(_))) => CallStatus::Connect,
             Err(_) => CallStatus::Broken,
+        }
+    }
+
+    /// Tokens that the provider says it billed.
+    pub fn billed(&self) -> Option<u64> {
+        match &self.reply {
+            Ok(Reply::Answer(answer)) => answer.usage.billed(),
+            _ => None,
         }
     }
 
@@ -156,10 +162,10 @@ impl Worker {
     }
 
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, served: Served) {
+    pub fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
-            buffer.push(served);
+            buffer.push(fact);
             buffer.len() >= SERVED_BATCH
         };
         if full {
@@ -247,17 +253,21 @@ impl Worker {
             Ok(request) => request,
             Err(unsupported) => return Exchange::local(Err(BadAnswer { reason: unsupported.message })),
         };
-        let extra: Vec<(HeaderName, HeaderValue)> = call
-            .context
-            .trace
-            .iter()
-            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
-            .collect();
-        match self.wire(plan).call(request, &extra).await {
+        match self.wire(plan).call(request, &trace_headers(&call.context.trace)).await {
             Ok(answer) => read(plan.provider, &answer, decode),
             Err(error) => Exchange { reply: Err(CallError::Wire(error)), rate: RateHeaders::default() },
         }
     }
+}
+
+/// The trace as the upstream shall see it: under the span of the call that is being made.
+fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
+    let (parent, state) = trace.outgoing(&Span::current(), rand::random());
+    let named = [("traceparent", Some(parent)), ("tracestate", state)];
+    let header = |(name, value): (&'static str, Option<String>)| {
+        Some((HeaderName::from_static(name), HeaderValue::from_str(&value?).ok()?))
+    };
+    named.into_iter().filter_map(header).collect()
 }
 
 /// Gives the value of a header by its lower-case name.

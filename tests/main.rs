@@ -1,11 +1,12 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
-
+#![expect(clippy::disallowed_methods, reason = "tests watch real processes, against a real clock")]
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod redis;
 mod sdk;
 mod support;
 mod traffic;

@@ -7,10 +7,10 @@
 //!
 //! **Who waits, and for how long.** An ask that open holds may still make room for waits. Less patient asks (queries)
 //! go before more patient ones (bulk), and among equals the first comes first. Each settlement renews everybody's
-//! patience up to [`LONGEST_WAIT`], because as long as calls settle a refusal would deny money that is there; when
+//! patience up to a limit, because as long as calls settle a refusal would deny money that is there; when
 //! nothing has settled for that long, the answer is no.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,15 +29,18 @@ use crate::store::record::{PeriodRecord, Record, ReleaseReason, ReleaseRecord};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
+use line::{Line, Verdict};
+
+mod line;
+
+#[cfg(test)]
+mod tests;
 
 /// Holds that nobody resolved are looked for this often, and only while any are open.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 
 /// The start of a period is looked for at least this often, in case the wall clock was set.
 const LOOK_AT_PERIOD_EVERY: Duration = Duration::from_secs(3600);
-
-/// However often others settle, nobody waits longer than this, or than its own patience if that is longer.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Endings of holds that were told before the ask for them arrived; older ones are forgotten.
 const FORSAKEN_KEPT: usize = 1024;
@@ -154,6 +157,7 @@ struct BoardState {
     exhausted: bool,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
+    account: Option<AccountSnapshot>,
     /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
     shared: bool,
 }
@@ -162,6 +166,11 @@ impl Board {
     /// A board whose balance the shared ledger shows.
     pub fn of_shared_ledger() -> Board {
         Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// The whole balance as last published; `None` before the first time, and where the shared ledger keeps it.
+    pub fn account(&self) -> Option<AccountSnapshot> {
+        self.0.lock().account
     }
 
     /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
@@ -197,6 +206,7 @@ impl Board {
         if !state.shared {
             (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
             state.resets_at = account.resets_at();
+            state.account = Some(account.snapshot());
         }
     }
 }
@@ -206,29 +216,12 @@ pub fn limits_of(tpm: Option<u64>, rpm: Option<u64>) -> Option<TenantLimits> {
     (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm))
 }
 
-struct Waiting {
-    ask: PlaceHold,
-    since: Mono,
-    reply: oneshot::Sender<Result<Money, HoldRefusal>>,
-}
-
-impl Waiting {
-    /// When its patience ends, if the last hold was resolved at `progress` and none will be.
-    fn until(&self, progress: Mono) -> Mono {
-        let patience = self.ask.patience;
-        self.since.max(progress).plus(patience).min(self.since.plus(patience.max(LONGEST_WAIT)))
-    }
-}
-
 /// Owns one tenant's balance.
 pub struct LedgerActor {
     tenant: TenantId,
     account: Account,
     limits: Option<TenantLimits>,
-    /// Sorted by patience, then by arrival.
-    waiting: VecDeque<Waiting>,
-    /// When a hold was last resolved.
-    progress: Mono,
+    line: Line,
     /// Holds that were given up before they were asked for.
     forsaken: BTreeSet<HoldId>,
     tick: Option<(Mono, SpawnHandle)>,
@@ -251,8 +244,7 @@ impl LedgerActor {
             tenant,
             account,
             limits,
-            waiting: VecDeque::new(),
-            progress: Mono::ZERO,
+            line: Line::default(),
             forsaken: BTreeSet::new(),
             tick: None,
             board,
@@ -287,17 +279,12 @@ impl LedgerActor {
     }
 
     /// Decides an ask at once, or lets it wait; then the answer comes over the channel.
-    fn place_or_wait(
-        &mut self,
-        ask: PlaceHold,
-        now: Mono,
-    ) -> Result<Result<Money, HoldRefusal>, oneshot::Receiver<Result<Money, HoldRefusal>>> {
+    fn place_or_wait(&mut self, ask: PlaceHold, now: Mono) -> Result<Verdict, oneshot::Receiver<Verdict>> {
         if self.forsaken.remove(&ask.id) {
             return Ok(Err(HoldRefusal::Unavailable));
         }
         // Those who came first are served first, or a stream of small asks would starve a large one.
-        let place = self.waiting.partition_point(|waiting| waiting.ask.patience <= ask.patience);
-        let verdict = if place == 0 {
+        let verdict = if self.line.ahead_of(ask.patience) == 0 {
             self.try_place(&ask, now)
         } else if self.account.is_hopeless(ask.upper, ask.lower) {
             Place::Refused
@@ -306,46 +293,27 @@ impl LedgerActor {
         };
         match verdict {
             Place::Held => Ok(self.within_limits(&ask, now)),
-            Place::Wait if !ask.patience.is_zero() => {
-                let (reply, answer) = oneshot::channel();
-                self.waiting.insert(place, Waiting { ask, since: now, reply });
-                Err(answer)
-            }
+            Place::Wait if !ask.patience.is_zero() => Err(self.line.join(ask, now)),
             Place::Wait | Place::Refused => Ok(Err(HoldRefusal::Exhausted)),
         }
     }
 
     /// Serves those who wait, in their order, as far as the balance goes.
     fn serve_waiting(&mut self, now: Mono) {
-        while let Some(front) = self.waiting.pop_front() {
-            let verdict = match self.try_place(&front.ask, now) {
-                Place::Held => self.within_limits(&front.ask, now),
+        while let Some(next) = self.line.pop() {
+            let verdict = match self.try_place(&next.ask, now) {
+                Place::Held => self.within_limits(&next.ask, now),
                 Place::Wait => {
-                    self.waiting.push_front(front);
+                    self.line.put_back(next);
                     break;
                 }
                 Place::Refused => Err(HoldRefusal::Exhausted),
             };
-            self.answer(front, verdict);
-        }
-    }
-
-    fn answer(&mut self, waiting: Waiting, verdict: Result<Money, HoldRefusal>) {
-        if waiting.reply.send(verdict).is_err() && verdict.is_ok() {
-            // Nobody is there to use the hold, so it must not stay.
-            self.account.release(waiting.ask.id);
-            self.return_tokens(waiting.ask.id, None);
-        }
-    }
-
-    /// Refuses those whose patience has ended.
-    fn refuse_impatient(&mut self, now: Mono) {
-        let progress = self.progress;
-        for waiting in std::mem::take(&mut self.waiting) {
-            if waiting.until(progress) <= now {
-                self.answer(waiting, Err(HoldRefusal::Exhausted));
-            } else {
-                self.waiting.push_back(waiting);
+            let id = next.ask.id;
+            if !next.answer(verdict) && verdict.is_ok() {
+                // Nobody is there to use the hold, so it must not stay.
+                self.account.release(id);
+                self.return_tokens(id, None);
             }
         }
     }
@@ -369,27 +337,33 @@ impl LedgerActor {
     }
 
     fn resolve(&mut self, id: HoldId, charge: Option<Money>) {
-        self.progress = clock::mono();
         match charge {
             Some(charge) => {
-                if let Some(settled) = self.account.settle(id, charge) {
-                    self.report(&settled);
-                }
+                self.settle(id, charge);
             }
             None => self.release(id),
         }
+    }
+
+    fn settle(&mut self, id: HoldId, charge: Money) -> Option<Settled> {
+        let settled = self.account.settle(id, charge)?;
+        self.line.progressed(clock::mono());
+        if settled.shortfall > Money::ZERO {
+            self.telemetry.shortfall(&self.tenant, settled.shortfall);
+        }
+        Some(settled)
     }
 
     /// Ends a hold without a charge, be it placed, waited for, or yet to be asked for: whoever asked has left, and what
     /// it asked by way of the router may come later than this.
     fn release(&mut self, id: HoldId) {
         if self.account.release(id).is_some() {
+            self.line.progressed(clock::mono());
             return;
         }
-        if let Some(place) = self.waiting.iter().position(|waiting| waiting.ask.id == id)
-            && let Some(waiting) = self.waiting.remove(place)
-        {
-            self.answer(waiting, Err(HoldRefusal::Unavailable));
+        if let Some(waiting) = self.line.leave(id) {
+            // It has left, so this is for a router that still listens on its behalf.
+            waiting.answer(Err(HoldRefusal::Unavailable));
             return;
         }
         self.forsaken.insert(id);
@@ -413,12 +387,6 @@ impl LedgerActor {
         }
     }
 
-    fn report(&self, settled: &Settled) {
-        if settled.shortfall > Money::ZERO {
-            self.telemetry.shortfall(&self.tenant, settled.shortfall);
-        }
-    }
-
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
@@ -430,7 +398,7 @@ impl LedgerActor {
     fn arm(&mut self, now: Mono, context: &mut Context<Self>) {
         let expiry = self.account.has_open_holds().then(|| now.plus(EXPIRE_EVERY));
         // The first has the least patience, and that of nobody here ended before the last tick.
-        let patience = self.waiting.front().map(|waiting| now.plus(waiting.ask.patience));
+        let patience = self.line.least_patience().map(|patience| now.plus(patience));
         let period = self.account.resets_at().map(|at| {
             let left = u64::try_from(at.0.saturating_sub(clock::wall().0)).unwrap_or_default();
             now.plus(Duration::from_millis(left.max(1)).min(LOOK_AT_PERIOD_EVERY))
@@ -513,12 +481,8 @@ impl Handler<SettleHold> for LedgerActor {
         let now = clock::mono();
         let settled = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            self.progress = now;
-            let settled = self.account.settle(ask.id, ask.charge);
+            let settled = self.settle(ask.id, ask.charge);
             self.return_tokens(ask.id, ask.tokens);
-            if let Some(settled) = &settled {
-                self.report(settled);
-            }
             self.finish(now);
             settled
         });
@@ -609,9 +573,11 @@ impl Handler<ExpireTick> for LedgerActor {
             self.expire(now);
             // What has just become free is for those who wait, before any of them is refused.
             self.finish(now);
-            self.refuse_impatient(now);
+            for waiting in self.line.impatient(now) {
+                waiting.answer(Err(HoldRefusal::Exhausted));
+            }
         });
-        if let Some(next) = self.waiting.iter().map(|waiting| waiting.until(self.progress)).min() {
+        if let Some(next) = self.line.next_end() {
             self.tick_at(next, now, context);
         }
         self.arm(now, context);

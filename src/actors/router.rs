@@ -2,26 +2,27 @@
 //!
 //! Asks the tenant's ledger for the hold and the vector-compatible upstreams for a permit by hops on its own thread, in
 //! the order that [`select`] gives, and owns the two things that only make sense over all upstreams: the retry budget
-//! and the latency windows of the service level objectives. It never leaves the candidates that an ask carries, and
+//! and the service levels. It never leaves the candidates that an ask carries, and
 //! those are all of one vector space.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::clock;
 use crate::config::plan::{Retry, Slo};
 use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
-use crate::pure::class::TrafficClass;
-use crate::pure::latency_window::LatencyWindow;
 use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
 use crate::pure::select::{self, Candidate};
+use crate::pure::service_levels::{Fact, Histories, ServiceLevels, Snapshot};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::telemetry::Telemetry;
+use crate::telemetry::labels::Objective;
 
 use super::keeper::{ActorKind, guarded};
 use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
@@ -68,23 +69,12 @@ pub enum Unreserved {
     Unavailable,
 }
 
-/// A request ended: for the latency objectives. A fact.
-#[derive(Debug, Clone, Copy)]
-pub struct Served {
-    /// Its class.
-    pub class: TrafficClass,
-    /// From its first byte to its answer.
-    pub latency: Duration,
-    /// Whether it failed by our or an upstream's fault.
-    pub failed: bool,
-}
-
 /// Requests that ended, a batch from one worker. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct ServedBatch(
     /// The requests.
-    pub Vec<Served>,
+    pub Vec<Fact>,
 );
 
 /// A retry worked, so its upstreams are not all down; or it was allowed and found no room. A fact.
@@ -107,19 +97,45 @@ pub struct RulesChanged {
 #[rtype(result = "()")]
 struct PublishTick;
 
-/// Owns the retry budget and the latency windows.
+/// What the router publishes: levels once a second, histories as they grow.
+#[derive(Debug, Default)]
+pub struct LevelBoard {
+    levels: ArcSwapOption<Snapshot>,
+    histories: ArcSwap<Histories>,
+}
+
+impl LevelBoard {
+    /// The service levels, at most a second old; `None` in the first second.
+    pub fn levels(&self) -> Option<Arc<Snapshot>> {
+        self.levels.load_full()
+    }
+
+    /// The percentiles of the last hours.
+    pub fn histories(&self) -> Arc<Histories> {
+        self.histories.load_full()
+    }
+}
+
+/// Owns the retry budget and the service levels.
 pub struct Router {
     retries: RetryBudget,
-    windows: Vec<(TrafficClass, LatencyWindow)>,
+    levels: ServiceLevels,
+    board: Arc<LevelBoard>,
     telemetry: Arc<Telemetry>,
 }
 
 impl Router {
-    /// Starts a supervised router on `arbiter`.
-    pub fn spawn(retry: &Retry, slo: &Slo, arbiter: &ArbiterHandle, telemetry: Arc<Telemetry>) -> Addr<Router> {
+    /// Starts a supervised router on `arbiter` that publishes on `board`.
+    pub fn spawn(
+        retry: &Retry,
+        slo: &Slo,
+        arbiter: &ArbiterHandle,
+        board: Arc<LevelBoard>,
+        telemetry: Arc<Telemetry>,
+    ) -> Addr<Router> {
         let retries = RetryBudget::new(retry.budget_ratio);
-        let windows = windows(slo);
-        Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, windows, telemetry })
+        let levels = ServiceLevels::new(slo.window, &Objective::targets(slo));
+        Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, levels, board, telemetry })
     }
 
     fn permitted(&mut self, retry: bool, now: Mono) -> bool {
@@ -129,13 +145,6 @@ impl Router {
         self.retries.request(now);
         true
     }
-}
-
-/// Slots of a latency window: what is older leaves it a twentieth at a time.
-const WINDOW_SLOTS: usize = 20;
-
-fn windows(slo: &Slo) -> Vec<(TrafficClass, LatencyWindow)> {
-    TrafficClass::ALL.into_iter().map(|class| (class, LatencyWindow::new(slo.window, WINDOW_SLOTS))).collect()
 }
 
 impl Actor for Router {
@@ -235,10 +244,8 @@ impl Handler<ServedBatch> for Router {
     fn handle(&mut self, ServedBatch(batch): ServedBatch, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             let now = clock::mono();
-            for served in batch {
-                if let Some((_, window)) = self.windows.iter_mut().find(|(class, _)| *class == served.class) {
-                    window.record(served.latency, now);
-                }
+            for fact in &batch {
+                self.levels.record(fact, now);
             }
         });
     }
@@ -258,7 +265,7 @@ impl Handler<RulesChanged> for Router {
     fn handle(&mut self, rules: RulesChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             self.retries.set_ratio(rules.retry.budget_ratio);
-            self.windows = windows(&rules.slo);
+            self.levels.reconfigure(rules.slo.window, &Objective::targets(&rules.slo));
         });
     }
 }
@@ -269,8 +276,11 @@ impl Handler<PublishTick> for Router {
     fn handle(&mut self, _: PublishTick, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             let now = clock::mono();
-            for (class, window) in &mut self.windows {
-                self.telemetry.publish_latency(*class, window, now);
+            let levels = self.levels.snapshot(now);
+            self.telemetry.service_levels(&levels);
+            self.board.levels.store(Some(Arc::new(levels)));
+            if let Some(histories) = self.levels.advance(now) {
+                self.board.histories.store(Arc::new(histories.clone()));
             }
         });
     }

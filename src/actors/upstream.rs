@@ -4,29 +4,38 @@
 //! that gets a permit makes the call itself. After each event the actor publishes a [`Board`] that the router and the
 //! workers read without asking.
 
+mod board;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix::prelude::*;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use board::Sizes;
+pub use board::{Board, Shown};
 
 use crate::clock;
 use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, QuotaAsk, QuotaGrant, Refusal, UpstreamSnapshot,
+    UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
+use crate::pure::call_stats::CallStats;
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
+use crate::pure::quota_lease::{EXCHANGE_EVERY, EXCHANGE_SOONEST};
 use crate::pure::select::PeakEwma;
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 use crate::sentinel::Watch;
+use crate::store::redis::link::StoreDown;
+use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -173,6 +182,9 @@ const RECENT_SLOTS: usize = 6;
 /// Fewest latencies that make a percentile.
 const FEWEST: u64 = 20;
 
+/// While nothing is exchanged, other replicas' breakers are asked for this often.
+const OPINION_EVERY: Duration = Duration::from_secs(1);
+
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -184,59 +196,6 @@ pub struct UpstreamHandle {
     pub actor: Addr<UpstreamActor>,
     /// What the actor last published.
     pub board: Arc<Board>,
-}
-
-/// What the actor publishes after each event.
-#[derive(Debug, Default)]
-pub struct Board {
-    usable: AtomicBool,
-    in_flight: AtomicUsize,
-    latency_ns: AtomicU64,
-    p95_ns: AtomicU64,
-    sizes: Mutex<Sizes>,
-    allowances: Mutex<[Option<Allowances>; 2]>,
-}
-
-/// How large the next calls may be.
-#[derive(Debug, Default, Clone, Copy)]
-struct Sizes {
-    learned: Limits,
-    batch: Limits,
-}
-
-impl Board {
-    /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
-    pub fn usable(&self) -> bool {
-        self.usable.load(Ordering::Relaxed)
-    }
-
-    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
-    /// lets only probes through.
-    pub fn p95(&self) -> Option<Duration> {
-        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
-    }
-
-    /// Calls under way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Smoothed peak latency, nanoseconds; 0 before the first answer.
-    pub fn latency_ns(&self) -> u64 {
-        self.latency_ns.load(Ordering::Relaxed)
-    }
-
-    /// What a class may still take here; `None` before the first event.
-    pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
-        self.allowances.lock()[usize::from(!class.is_interactive())]
-    }
-
-    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
-    /// leaves now.
-    pub fn call_limits(&self, batch: bool) -> Limits {
-        let sizes = *self.sizes.lock();
-        if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }
-    }
 }
 
 /// Leave to make one call. Reporting how it ended is what gives the slot and the unused tokens back; a permit that is
@@ -272,6 +231,23 @@ impl Drop for Permit {
 /// A waiting ask: its call, since when it waits, and where its answer goes.
 type Waiter = (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>);
 
+/// An upstream's part in shared limits.
+struct Exchange {
+    quota: Arc<SharedQuota>,
+    under_way: bool,
+    last: Mono,
+    /// Whether the last one was answered.
+    works: bool,
+    /// Replicas that the last answer counted.
+    replicas: u64,
+}
+
+impl Exchange {
+    fn new(quota: Arc<SharedQuota>) -> Exchange {
+        Exchange { quota, under_way: false, last: Mono::ZERO, works: true, replicas: 1 }
+    }
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
@@ -279,6 +255,7 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, Waiter>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    calls: CallStats,
     /// Latencies of interactive calls.
     recent: LatencyWindow,
     /// Calls in a row that failed by the upstream's fault.
@@ -290,6 +267,8 @@ pub struct UpstreamActor {
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
+    /// Shares limits and opinions with other replicas; `None`: they are this process's own.
+    shared: Option<Exchange>,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -301,6 +280,7 @@ impl UpstreamActor {
         quota: &Quota,
         arbiter: &ArbiterHandle,
         watch: Option<Watch>,
+        shared: Option<Arc<SharedQuota>>,
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
@@ -310,6 +290,7 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            calls: CallStats::default(),
             recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
             failed_in_a_row: 0,
             failing: None,
@@ -317,9 +298,13 @@ impl UpstreamActor {
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
+            shared: shared.map(Exchange::new),
             board: Arc::clone(&board),
             telemetry,
         };
+        if actor.shared.is_some() {
+            actor.state.share();
+        }
         // Published before the first message, so that the first ask already finds it usable.
         actor.publish(clock::mono());
         let actor = Supervisor::start_in_arbiter(arbiter, move |_| actor);
@@ -347,6 +332,9 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let Effect::Dwell { waited, .. } = &effect {
+                self.calls.waited(*waited, now);
+            }
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
                 // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
                 self.state.unverified(true);
@@ -355,6 +343,43 @@ impl UpstreamActor {
         }
         self.publish(now);
         self.wake_at(polled.wake, now, context);
+        self.exchange(now, context);
+    }
+
+    /// Exchanges units with the other replicas if it is time, or if somebody waits for some.
+    fn exchange(&mut self, now: Mono, context: &mut Context<Self>) {
+        let Some(shared) = &mut self.shared else { return };
+        let pause = if self.state.is_short() { EXCHANGE_SOONEST } else { EXCHANGE_EVERY };
+        if shared.under_way || now.since(shared.last) < pause {
+            return;
+        }
+        let ask = self.state.quota_ask(now);
+        // Without anything to exchange the others' opinion is asked for, now and then.
+        if ask == QuotaAsk::default() && now.since(shared.last) < OPINION_EVERY {
+            return;
+        }
+        (shared.under_way, shared.last) = (true, now);
+        let (quota, id) = (Arc::clone(&shared.quota), self.id.clone());
+        let exchanged = async move { quota.exchange(&id, ask).await };
+        context.spawn(exchanged.into_actor(self).map(|result, this, context| {
+            this.on(context, |this, now| this.exchanged(result, now));
+        }));
+    }
+
+    fn exchanged(&mut self, result: Result<QuotaGrant, StoreDown>, now: Mono) {
+        let Some(shared) = &mut self.shared else { return };
+        shared.under_way = false;
+        match result {
+            Ok(grant) => {
+                shared.replicas = grant.replicas;
+                if !std::mem::replace(&mut shared.works, true) {
+                    self.state.share();
+                }
+                self.state.quota_granted(&grant, now);
+            }
+            Err(_down) if std::mem::replace(&mut shared.works, false) => self.state.share_alone(shared.replicas),
+            Err(_down) => {}
+        }
     }
 
     fn wake_at(&mut self, next: Option<Mono>, now: Mono, context: &mut Context<Self>) {
@@ -380,6 +405,9 @@ impl UpstreamActor {
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
+        if report.outcome.kind.error_name().is_some() {
+            self.calls.failed(now);
+        }
         match report.outcome.kind {
             OutcomeKind::Success { latency } => {
                 if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
@@ -387,6 +415,7 @@ impl UpstreamActor {
                 }
                 self.failed_in_a_row = 0;
                 self.latency.record(latency, now);
+                self.calls.answered(latency, now);
                 if self.state.is_interactive(attempt) == Some(true) {
                     self.recent.record(latency, now);
                 }
@@ -451,8 +480,13 @@ impl UpstreamActor {
     }
 
     /// Gauges are set once a second: nobody reads them more often.
-    fn watch(&self, context: &mut Context<Self>) {
+    fn watch(&mut self, context: &mut Context<Self>) {
         context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+        if let Some(shared) = &mut self.shared {
+            // An exchange that a restart has cut off never reports back.
+            shared.under_way = false;
+            context.run_interval(EXCHANGE_EVERY, |this, context| this.exchange(clock::mono(), context));
+        }
     }
 
     fn publish(&mut self, now: Mono) {
@@ -489,11 +523,10 @@ impl Actor for UpstreamActor {
 }
 
 impl Supervised for UpstreamActor {
-    /// Counters, breaker, buckets and queue are kept; the core checks itself, and timers are set anew.
+    /// Counters, breaker, buckets and queue are kept; the core checks itself. `started` runs again and sets the timers.
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
-        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -601,15 +634,16 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
-        let looked = self.on(context, |this, now| {
+        let shown = self.on(context, |this, now| {
             this.doubt(now);
             let known = this.state.flows() && this.recent.count(now) >= FEWEST;
             let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
             this.board.p95_ns.store(nanos(p95), Ordering::Relaxed);
-            this.state.snapshot(now)
+            Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
         });
-        if let Some(snapshot) = looked {
-            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        if let Some(shown) = shown {
+            self.telemetry.upstream_gauges(&self.id, &shown.state);
+            self.board.shown.store(Some(Arc::new(shown)));
         }
     }
 }

@@ -2,6 +2,10 @@
 
 pub mod flight;
 pub mod memory;
+pub mod remote;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::plan::{self, CacheBackend};
 use crate::ids::{ModelName, TenantId};
@@ -9,8 +13,11 @@ use crate::pure::cache_key::CacheKey;
 use crate::pure::time::Mono;
 use crate::vector::Vector;
 
+use crate::store::redis::link::Link;
+
 use flight::Flights;
 use memory::MemoryCache;
+use remote::RemoteCache;
 
 /// What an input was answered with.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,15 +80,53 @@ impl Cached {
 #[derive(Debug)]
 pub struct Cache {
     memory: Option<MemoryCache>,
+    remote: Option<Arc<RemoteCache>>,
     interactive: Flights,
     batch: Flights,
 }
 
+/// Where entries live in Redis only, what has just landed is also kept here for a moment: whoever joins right after a
+/// flight has ended must find its vector, and the write to Redis may still be under way.
+const LANDED_BYTES: u64 = 16 << 20;
+/// How long.
+const LANDED_TTL: Duration = Duration::from_secs(2);
+
 impl Cache {
-    /// An empty cache.
-    pub fn new(plan: &plan::Cache) -> Cache {
-        let memory = (plan.backend != CacheBackend::Off).then(|| MemoryCache::new(plan.max_bytes, plan.ttl));
-        Cache { memory, interactive: Flights::default(), batch: Flights::default() }
+    /// An empty cache, with `link` for backends that share entries through Redis.
+    pub fn new(plan: &plan::Cache, link: Option<&Arc<Link>>) -> Cache {
+        let memory = match plan.backend {
+            CacheBackend::Off => None,
+            CacheBackend::Memory | CacheBackend::Tiered => Some(MemoryCache::new(plan.max_bytes, plan.ttl)),
+            CacheBackend::Redis => Some(MemoryCache::new(LANDED_BYTES.min(plan.max_bytes), LANDED_TTL.min(plan.ttl))),
+        };
+        let shared = matches!(plan.backend, CacheBackend::Redis | CacheBackend::Tiered);
+        let remote = link.filter(|_| shared).map(|link| Arc::new(RemoteCache::new(Arc::clone(link), plan.ttl)));
+        Cache { memory, remote, interactive: Flights::default(), batch: Flights::default() }
+    }
+
+    /// The part in Redis, where there is one.
+    pub fn remote(&self) -> Option<&Arc<RemoteCache>> {
+        self.remote.as_ref()
+    }
+
+    /// What is kept in Redis under each key, in the order of the keys, as far as it fits: others write there too. Found
+    /// entries come into memory.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn get_far(&self, keys: &[CacheKey], fits: impl Fn(&Cached) -> bool, now: Mono) -> Vec<Option<Cached>> {
+        let Some(remote) = &self.remote else { return vec![None; keys.len()] };
+        let found = remote.get_many(keys).await;
+        let entries = keys.iter().zip(found);
+        entries
+            .map(|(key, found)| {
+                let found = found.filter(|found| fits(&found.cached))?;
+                if let Some(memory) = &self.memory {
+                    memory.put_many(&found.tag, [(*key, &found.cached)], now);
+                }
+                Some(found.cached)
+            })
+            .collect()
     }
 
     /// Whether anything is kept.
@@ -89,7 +134,7 @@ impl Cache {
         self.memory.is_some()
     }
 
-    /// What is kept under a key.
+    /// What is kept in memory under a key.
     pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
         self.memory.as_ref()?.get(key, now)
     }
@@ -99,9 +144,12 @@ impl Cache {
         if let Some(memory) = &self.memory {
             memory.put_many(tag, [(key, cached)], now);
         }
+        if let Some(remote) = &self.remote {
+            remote.put(key, cached, tag);
+        }
     }
 
-    /// Drops the entries that match; how many there were.
+    /// Drops the entries in memory that match; how many there were. [`RemoteCache::clear`] does it in Redis.
     pub fn clear(&self, filter: &CacheFilter) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.clear(filter))
     }

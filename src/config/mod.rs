@@ -6,7 +6,7 @@
 //! and build the plan. Each step reports what it refuses and goes on.
 
 mod builtin;
-mod catalogue;
+pub(crate) mod catalogue;
 mod describe;
 mod environment;
 mod fields;

@@ -9,8 +9,6 @@ type Entry = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// What is not there yet.
 const NOT_YET: &[Entry] = &[
-    ("quota.shared", |value| is(value, &["redis"]), "shared quota through Redis is not available yet"),
-    ("cache.backend", |value| is(value, &["redis", "tiered"]), "the Redis cache is not available yet"),
     ("server.tls_cert", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
     ("server.tls_key", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
     (

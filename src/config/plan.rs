@@ -233,6 +233,10 @@ pub struct Slo {
     pub interactive_p95: Duration,
     /// 99 % of query embeddings are faster than this.
     pub interactive_p99: Duration,
+    /// 95 % of reranks are faster than this.
+    pub rerank_p95: Duration,
+    /// 99 % of reranks are faster than this.
+    pub rerank_p99: Duration,
 }
 
 /// What a model is for.

@@ -164,6 +164,8 @@ const SLO: &[Key] = &[
     is("window_s", Type::Number(1.0, 86_400.0), "300"),
     is("interactive_p95_ms", MILLIS, "70"),
     is("interactive_p99_ms", MILLIS, "120"),
+    is("rerank_p95_ms", MILLIS, "300"),
+    is("rerank_p99_ms", MILLIS, "600"),
 ];
 
 // Prices of a model; an upstream's `serves` entry may have its own.

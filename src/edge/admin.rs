@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use actix_web::http::header::AUTHORIZATION;
-use actix_web::web::{self, Path, ServiceConfig};
+use actix_web::web::{self, Data, Path, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
-use subtle::ConstantTimeEq as _;
 
 use crate::actors::upstream::Command;
 use crate::actors::{ledger, upstream};
+use crate::dashboard::http::{Dashboard, Denied};
+use crate::dashboard::session::Who;
 use crate::dialects::ClientDialect;
 use crate::error::{ApiError, Code};
 use crate::ids::{TenantId, UpstreamId};
@@ -34,32 +34,22 @@ fn shown(request: &HttpRequest, answer: Answer) -> HttpResponse {
     answer.unwrap_or_else(|error| respond::plain_error(request, ClientDialect::OpenAi, &error))
 }
 
-/// Lets an administrator in: by the bearer token, or without one from loopback only.
-fn authorize(request: &HttpRequest) -> Result<(), ApiError> {
-    let worker = super::worker(request)?;
-    let running = worker.gateway.running.load();
-    let Some(token) = &running.plan.server.admin_token else {
-        let local = request.peer_addr().is_some_and(|peer| peer.ip().is_loopback());
-        return if local {
-            Ok(())
-        } else {
-            Err(ApiError::new(
-                Code::InvalidApiKey,
-                "the admin side answers loopback only: no server.admin_token is set",
-            ))
-        };
-    };
-    let given = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.strip_prefix("Bearer "))
-        .unwrap_or_default();
-    if bool::from(given.as_bytes().ct_eq(token.expose().as_bytes())) {
-        Ok(())
-    } else {
-        Err(ApiError::new(Code::InvalidApiKey, "send the admin token as \"Authorization: Bearer <token>\""))
-    }
+/// Lets an administrator in, by the dashboard's rule: bearer token, session, or without a token from loopback only.
+///
+/// # Errors
+/// Says how to get in, or that a change may come from another site's page.
+pub fn authorize(request: &HttpRequest) -> Result<Who, ApiError> {
+    let dashboard = request
+        .app_data::<Data<Dashboard>>()
+        .ok_or_else(|| ApiError::new(Code::Internal, "the admin route was reached without its state"))?;
+    dashboard.authorize(request).map_err(|denied| match denied {
+        Denied::Unknown => ApiError::new(
+            Code::InvalidApiKey,
+            "send the admin token as \"Authorization: Bearer <token>\"; without server.admin_token only loopback is \
+             let in, by its own name",
+        ),
+        Denied::Forged => ApiError::new(Code::Forbidden, "the request does not come from the dashboard's own page"),
+    })
 }
 
 async fn tenants(request: HttpRequest) -> HttpResponse {
@@ -117,8 +107,8 @@ async fn describe(tenant: &TenantRuntime) -> Result<serde_json::Value, ApiError>
             balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?
         }
     };
-    let mut value = serde_json::to_value(&balance)
-        .map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
+    let mut value =
+        serde_json::to_value(balance).map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
     if let Some(object) = value.as_object_mut() {
         object.insert("id".to_owned(), json!(tenant.plan.id));
         let keys: Vec<_> = tenant.plan.keys.iter().map(|key| json!({ "fingerprint": key.fingerprint })).collect();
@@ -150,7 +140,7 @@ async fn upstreams(request: HttpRequest) -> HttpResponse {
 
 async fn order(request: HttpRequest, path: Path<(String, String)>) -> HttpResponse {
     let answer = async {
-        authorize(&request)?;
+        let who = authorize(&request)?;
         let (id, order) = path.into_inner();
         let running = super::worker(&request)?.gateway.running.load_full();
         let id = UpstreamId::from(id);
@@ -174,7 +164,8 @@ async fn order(request: HttpRequest, path: Path<(String, String)>) -> HttpRespon
                 return Err(ApiError::new(Code::RouteNotFound, message));
             }
         };
-        tracing::info!(upstream = %id, order, "operator's order");
+        let events = &super::worker(&request)?.gateway.telemetry.events;
+        events.admin_action(&who.0, &order, id.as_str());
         handle.actor.do_send(upstream::Order(command));
         Ok(HttpResponse::Ok().json(json!({ "id": id, "order": order })))
     };

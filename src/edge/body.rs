@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix_web::HttpRequest;
-use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
@@ -150,24 +150,29 @@ pub async fn read(
     let mut scanner = Scanner::new(fields, scan_limits);
     let mut bytes = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
     let mut failed = None;
-    loop {
+    let mut seen = 0;
+    let end = if offers_websocket(request) { expected } else { u64::MAX };
+    while seen < end {
         let piece = match timeout(limits.idle, payload.next()).await {
             Err(_elapsed) => return Err(body_timeout(limits.idle)),
             Ok(None) => break,
             Ok(Some(Err(error))) => {
                 return Err(ApiError::new(Code::InvalidJson, format!("the request body could not be read: {error}")));
             }
-            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Ok(mut piece))) => {
+                piece.truncate(usize::try_from(end - seen).unwrap_or(usize::MAX));
+                piece
+            }
         };
-        let length = (bytes.len() + piece.len()) as u64;
-        if length > limits.max_bytes {
+        seen += piece.len() as u64;
+        if seen > limits.max_bytes {
             drain(payload, DRAIN_BYTES).await;
             return Err(too_large(limits.max_bytes));
         }
         if failed.is_some() {
             continue;
         }
-        if !share.grow_to(length) {
+        if !share.grow_to(seen) {
             drain(payload, DRAIN_BYTES).await;
             return Err(over_budget());
         }
@@ -181,6 +186,14 @@ pub async fn read(
     }
     let scan = failed.map_or_else(|| scanner.finish(), Err).map_err(client::scan_error)?;
     Ok(ScannedBody { bytes: bytes.freeze(), scan, share })
+}
+
+/// Whether the server library gives a body without an end because the client offers to go on as a WebSocket. Nobody takes
+/// the offer here, so the body ends as announced.
+fn offers_websocket(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    let offered = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    offered.is_some_and(|word| word.eq_ignore_ascii_case("websocket")) && !headers.contains_key(TRANSFER_ENCODING)
 }
 
 fn announced_length(request: &HttpRequest) -> Option<u64> {
@@ -234,7 +247,7 @@ fn over_budget() -> ApiError {
 fn body_timeout(idle: Duration) -> ApiError {
     ApiError::new(
         Code::BodyTimeout,
-        format!("no byte of the request body came for {} s (server.body_timeout_s)", idle.as_secs()),
+        format!("no byte of the request body came for {} s (server.body_timeout_s)", idle.as_secs_f64()),
     )
 }
 

@@ -27,10 +27,8 @@ pub fn client_routes(config: &mut ServiceConfig) {
 
 /// The admin listener's routes.
 pub fn admin_routes(config: &mut ServiceConfig) {
-    config
-        .service(web::resource("/healthz").route(web::get().to(ops::healthz)))
-        .service(web::resource("/readyz").route(web::get().to(ops::readyz)))
-        .service(web::resource("/metrics").route(web::get().to(ops::metrics)));
+    routes::probes(config);
+    config.service(web::resource("/metrics").route(web::get().to(ops::metrics)));
     admin::routes(config);
     config.default_service(web::to(not_found));
 }

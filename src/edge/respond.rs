@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::clock;
 use crate::dialects::ClientDialect;
-use crate::dialects::client::{self, RenderEmbed, RenderRerank, render_embed, render_error};
+use crate::dialects::client::{self, ErrorIds, RenderEmbed, RenderRerank, render_embed, render_error};
 use crate::dialects::rerank::{Scored, rank, search_units};
 use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
@@ -20,6 +20,7 @@ use crate::journey::rerank::RerankTask;
 use crate::journey::settle::Finished;
 use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
+use crate::telemetry::labels::TraceId;
 use crate::vector::Vector;
 
 use super::request;
@@ -43,11 +44,12 @@ pub fn answer(finished: Finished) -> HttpResponse {
             (builder, body)
         }
         Err(error) => {
-            let (content_type, body) = render_error(dialect, error, Some(context.request_id.as_str()));
+            let ids = ErrorIds { request: Some(context.request_id.as_str()), trace: Some(context.trace.id()) };
+            let (content_type, body) = render_error(dialect, error, ids);
             let mut builder = HttpResponse::build(status(dialect, error));
             builder.insert_header((CONTENT_TYPE, content_type));
             error_headers(&mut builder, error);
-            if finished.call.class.is_interactive() && wants_lexical(error.code) {
+            if finished.call.class.is_search() && error.code.wants_lexical() {
                 builder.insert_header(("x-retrieval-fallback", "lexical-only"));
                 // The person who waits gets lexical results at once instead of an SDK's retries.
                 if matches!(error.code, Code::UpstreamCircuitOpen | Code::NoCompatibleUpstream) {
@@ -59,25 +61,6 @@ pub fn answer(finished: Finished) -> HttpResponse {
     };
     journey_headers(&mut builder, &finished);
     builder.body(body)
-}
-
-/// Errors that leave a search without vectors for want of upstreams or quota.
-fn wants_lexical(code: Code) -> bool {
-    matches!(
-        code,
-        Code::UpstreamCircuitOpen
-            | Code::NoCompatibleUpstream
-            | Code::UpstreamError
-            | Code::UpstreamAuth
-            | Code::UpstreamBadResponse
-            | Code::UpstreamTimeout
-            | Code::UpstreamRateLimited
-            | Code::TenantRateLimited
-            | Code::QueueFull
-            | Code::QueueTimeout
-            | Code::Overloaded
-            | Code::ShuttingDown
-    )
 }
 
 /// What an answer states of its tokens: those that its parts stand for, whether they were fresh or cached, so that a
@@ -129,6 +112,7 @@ fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
     let total = clock::mono().since(context.started);
     let own = total.saturating_sub(finished.upstream_time).saturating_sub(finished.dwell);
     builder.insert_header(("x-request-id", context.request_id.as_str()));
+    builder.insert_header(("x-trace-id", context.trace.id().to_string()));
     builder.insert_header(("x-gateway-latency-ms", total.as_millis().to_string()));
     let timing = format!(
         "gateway;dur={}, queue;dur={}, upstream;dur={}",
@@ -207,16 +191,19 @@ fn hopeless(error: &ApiError) -> bool {
 }
 
 /// An error before the journey began.
-pub fn error(dialect: ClientDialect, id: &RequestId, error: &ApiError) -> HttpResponse {
-    let (content_type, body) = render_error(dialect, error, Some(id.as_str()));
+pub fn error(dialect: ClientDialect, id: &RequestId, trace: Option<TraceId>, error: &ApiError) -> HttpResponse {
+    let (content_type, body) = render_error(dialect, error, ErrorIds { request: Some(id.as_str()), trace });
     let mut builder = HttpResponse::build(status(dialect, error));
     builder.insert_header((CONTENT_TYPE, content_type));
     builder.insert_header(("x-request-id", id.as_str()));
+    if let Some(trace) = trace {
+        builder.insert_header(("x-trace-id", trace.to_string()));
+    }
     error_headers(&mut builder, error);
     builder.body(body)
 }
 
 /// An error on a route that has no journey.
 pub fn plain_error(request: &HttpRequest, dialect: ClientDialect, problem: &ApiError) -> HttpResponse {
-    error(dialect, &request::request_id(request.headers()), problem)
+    error(dialect, &request::request_id(request.headers()), None, problem)
 }

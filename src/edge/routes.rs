@@ -11,6 +11,7 @@ use crate::dialects::ClientDialect::{
     self, Anthropic, Azure, CohereV1, CohereV2, Jina, Ollama, OllamaLegacy, OpenAi, Tei, TeiOpenAi, Voyage,
 };
 use crate::error::{ApiError, Code};
+use crate::pure::class::TrafficClass;
 
 use super::{models, ops, respond, serve};
 
@@ -28,6 +29,16 @@ pub enum Op {
     Similarity,
     /// TEI's root: whatever the model is for; for an embedding model also a comparison.
     Root,
+}
+
+impl Op {
+    /// What it is called in logs and traces, and whose traffic it counts as before it has a class of its own.
+    pub const fn stands_for(self) -> (&'static str, TrafficClass) {
+        match self {
+            Op::Embed | Op::Similarity | Op::Root => ("embeddings", TrafficClass::InteractiveSearch),
+            Op::Rerank { .. } => ("rerank", TrafficClass::Rerank),
+        }
+    }
 }
 
 /// What a GET does.
@@ -125,11 +136,23 @@ const GETS: &[(&str, ClientDialect, Look)] = &[
     (TEI_MODEL, Tei, Look::Health),
 ];
 
+/// What a path that is only looked at allows.
+const READ: &str = "GET, HEAD";
+
+/// Registers health and readiness, which both listeners have.
+pub fn probes(config: &mut ServiceConfig) {
+    let probe = |path: &'static str| {
+        let refuse = move |http: HttpRequest| async move { wrong_method(&http, path, OpenAi, READ) };
+        web::resource(path).default_service(web::to(refuse))
+    };
+    config
+        .service(probe("/healthz").route(web::get().to(ops::healthz)).route(web::head().to(ops::healthz)))
+        .service(probe("/readyz").route(web::get().to(ops::readyz)).route(web::head().to(ops::readyz)));
+}
+
 /// Registers every route of the client listener.
 pub fn register(config: &mut ServiceConfig) {
-    config
-        .service(web::resource("/healthz").route(web::get().to(ops::healthz)))
-        .service(web::resource("/readyz").route(web::get().to(ops::readyz)));
+    probes(config);
     for (path, dialect) in paths() {
         let post = POSTS.iter().find(|entry| entry.path == path).copied();
         let get = GETS.iter().find(|(own, ..)| *own == path).copied();
@@ -140,12 +163,12 @@ pub fn register(config: &mut ServiceConfig) {
         }
         if let Some((_, dialect, look)) = get {
             let handler = move |http: HttpRequest| async move { self::look(&http, dialect, look) };
-            resource = resource.route(web::get().to(handler));
+            resource = resource.route(web::get().to(handler)).route(web::head().to(handler));
         }
         let allow = match (post, get) {
-            (Some(_), Some(_)) => "GET, POST",
+            (Some(_), Some(_)) => "GET, HEAD, POST",
             (Some(_), None) => "POST",
-            _ => "GET",
+            _ => READ,
         };
         let refuse = move |http: HttpRequest| async move { wrong_method(&http, path, dialect, allow) };
         config.service(resource.default_service(web::to(refuse)));

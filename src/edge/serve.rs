@@ -2,6 +2,7 @@
 //! for is the route table's to know.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use actix_web::web::Payload;
 use actix_web::{HttpRequest, HttpResponse};
@@ -11,37 +12,46 @@ use tokio_util::sync::CancellationToken;
 use crate::config::plan::ModelKind;
 use crate::dialects::{ClientDialect, client};
 use crate::error::{ApiError, Code};
-use crate::ids::{ModelName, RequestId};
+use crate::ids::ModelName;
 use crate::journey::classify::{self, Call, Context};
 use crate::journey::settle::Finished;
 use crate::journey::{self, rerank};
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits, ScannedBody};
+use super::request::{self, Arrival};
+use super::respond;
 use super::routes::{Entry, Op};
 use super::scan::ScanLimits;
-use super::{request, respond};
 
 /// Answers a POST of the route table.
 pub async fn post(http: HttpRequest, mut payload: Payload, entry: Entry) -> HttpResponse {
-    let id = request::request_id(http.headers());
     let mut dialect = entry.dialect_of(http.headers());
-    match answer(&http, &mut payload, entry, &mut dialect, id.clone()).await {
+    let worker = match super::worker(&http) {
+        Ok(worker) => worker,
+        Err(error) => return respond::plain_error(&http, dialect, &error),
+    };
+    let arrival = request::arrive(&worker, &http);
+    match answer(&worker, &http, &mut payload, entry, &mut dialect, arrival.clone()).await {
         Ok(finished) => respond::answer(finished),
-        Err(error) => respond::error(dialect, &id, &error),
+        Err(error) => {
+            let (operation, class) = entry.op.stands_for();
+            request::refused(&worker, &arrival, operation, class, &error);
+            respond::error(dialect, &arrival.request_id, Some(arrival.trace.id()), &error)
+        }
     }
 }
 
 async fn answer(
+    worker: &Rc<Worker>,
     http: &HttpRequest,
     payload: &mut Payload,
     entry: Entry,
     dialect: &mut ClientDialect,
-    id: RequestId,
+    arrival: Arrival,
 ) -> Result<Finished, ApiError> {
-    let worker = super::worker(http)?;
-    let (context, in_flight) = request::enter(&worker, http, id, *dialect)?;
-    let incoming = Incoming { http, payload, worker: &worker, context };
+    let (context, in_flight) = request::enter(worker, http, arrival, *dialect)?;
+    let incoming = Incoming { http, payload, worker, context };
     let named = super::routes::model_of(http)?;
     let call = match incoming.op(entry.op, named.as_deref()) {
         Op::Embed => incoming.embed(named).await?,
@@ -49,7 +59,7 @@ async fn answer(
         Op::Similarity => incoming.similarity(named, true).await?,
         Op::Root => incoming.similarity(named, false).await?,
     };
-    run(worker, call, in_flight).await
+    run(Rc::clone(worker), call, in_flight).await
 }
 
 /// A request whose body is still to be read.
@@ -75,6 +85,7 @@ impl Incoming<'_> {
 
     async fn read(&mut self, fields: &'static [&'static str], limits: ScanLimits) -> Result<ScannedBody, ApiError> {
         let server = &self.context.running.plan.server;
+        let _stage = self.context.trace.stage("receive");
         let body_limits = BodyLimits { max_bytes: server.max_body_bytes, idle: server.body_timeout };
         body::read(self.http, self.payload, fields, limits, body_limits, &self.worker.gateway.bodies).await
     }
@@ -107,6 +118,7 @@ impl Incoming<'_> {
             *dialect = client::rerank_dialect(&scanned.scan, *dialect);
             self.context.dialect = *dialect;
         }
+        let _stage = Arc::clone(&self.context.trace).stage("classify");
         let mut parsed = client::parse_rerank(*dialect, &scanned.scan, &scanned.bytes)?;
         parsed.model = named.or(parsed.model);
         let items = scanned.scan.take_items(&[parsed.field]);
@@ -123,6 +135,7 @@ fn embed_call(
     named: Option<String>,
     similarity: bool,
 ) -> Result<Call, ApiError> {
+    let _stage = Arc::clone(&context.trace).stage("classify");
     let dialect = context.dialect;
     let mut parsed = client::parse_embed(dialect, &scanned.scan, &scanned.bytes)?;
     parsed.model = named.or(parsed.model);

@@ -43,29 +43,16 @@ use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::plan::{Entry, Round, client_gone};
+use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally};
 use cutter::Cutter;
-use failure::{Failure, kind_of};
+use failure::{Failure, PartError, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
-
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// The request fails.
-    Failed(ApiError),
-}
 
 struct PartEnd {
     range: Range<usize>,
@@ -128,11 +115,20 @@ pub async fn run(
             }
             Err(PartError::TooLarge { refused, error }) => {
                 unproven = true;
-                if !cutter.split(&parts, end.range, refused) {
+                if !cutter.split(&parts, end.range.clone(), refused) {
+                    let alone = end.range.len() == 1;
+                    round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
                     failed.get_or_insert(error);
                 }
             }
-            Err(PartError::Failed(error)) => {
+            Err(PartError::Unnamed(error)) => {
+                // Halving finds the input in a few calls, and keeps what the others get meanwhile.
+                if !cutter.halve(&parts, end.range) {
+                    failed.get_or_insert(error);
+                }
+            }
+            Err(PartError::Failed { error, reach }) => {
+                round.fail(end.range, &error, reach);
                 failed.get_or_insert(error);
             }
         }
@@ -323,6 +319,7 @@ impl Parts<'_> {
         let tenant = &self.call.context.tenant;
         let ask = self.ask(range, true);
         let waiter = ask.waiter;
+        let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
@@ -357,7 +354,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<ApiError> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -366,7 +363,9 @@ impl Parts<'_> {
             let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
-                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+                Err(refused) => {
+                    break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
+                }
             };
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
@@ -389,10 +388,10 @@ impl Parts<'_> {
             };
             let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
-            last = Some(failure.error);
+            last = Some(failure);
             tokio::time::sleep(wait).await;
             if self.gone.is_cancelled() {
-                break Err(PartError::Failed(client_gone()));
+                break Err(PartError::Failed { error: client_gone(), reach: Reach::Request });
             }
         };
         PartEnd { range, result, seen }
@@ -433,6 +432,10 @@ impl Parts<'_> {
         if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
+        // Nobody searching waits for the same silence twice, and the provider may have done the work.
+        if failure.error.code == Code::UpstreamTimeout && self.call.class.is_interactive() {
+            return None;
+        }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
         let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
@@ -444,14 +447,16 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
+            }
             Ok(Reply::Error(mut error)) => {
                 error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
-                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
             }
-            Err(error) => Err(Failure::wire(&error)),
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::pure::class::{self, ClassInputs, Classified, TrafficClass, classify};
 use crate::pure::time::Mono;
 use crate::pure::token_estimate::Estimate;
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
+use crate::telemetry::traces::RequestTrace;
 
 use super::rerank::RerankTask;
 
@@ -42,8 +43,8 @@ pub struct Context {
     pub no_cache: bool,
     /// `Cache-Control: no-store`: look up, store nothing.
     pub no_store: bool,
-    /// `traceparent` and `tracestate`, passed on to the upstream.
-    pub trace: Vec<(&'static str, String)>,
+    /// Its place in a distributed trace.
+    pub trace: Arc<RequestTrace>,
 }
 
 /// A request that is acceptable.
@@ -95,6 +96,14 @@ pub struct EmbedTask {
 }
 
 impl Call {
+    /// What it is called in logs and traces.
+    pub fn operation(&self) -> &'static str {
+        match self.task {
+            Task::Embed(_) => "embeddings",
+            Task::Rerank(_) => "rerank",
+        }
+    }
+
     /// Tokens of one input, or of one document together with the query, as this model's providers have counted so far.
     pub fn estimate(&self, index: usize) -> Estimate {
         self.model.correct(self.uncorrected(index))

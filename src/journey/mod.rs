@@ -37,7 +37,11 @@ const ROUNDS: usize = 3;
 /// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
 pub async fn serve(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
-    let result = entries(&worker, &call, &gone, &mut tally).await;
+    let mut result = entries(&worker, &call, &gone, &mut tally).await;
+    if gone.is_cancelled() && result.is_ok() {
+        // It is cached and on the books, but nobody gets it.
+        result = Err(plan::client_gone());
+    }
     settle::finish(&worker, call, tally, result).await
 }
 
@@ -48,8 +52,15 @@ async fn entries(
     gone: &CancellationToken,
     tally: &mut Tally,
 ) -> Result<Vec<Entry>, ApiError> {
-    admit::check_budget(call)?;
-    let mut plan = plan::look_up(worker, call);
+    let trace = &call.context.trace;
+    {
+        let _stage = trace.stage("admit");
+        admit::check_budget(call)?;
+    }
+    let mut plan = {
+        let _stage = trace.stage("cache");
+        plan::look_up(worker, call).await
+    };
     let ended = complete(worker, call, &mut plan, gone, tally).await;
     tally.cached_items = plan.hits();
     tally.cache = Some(plan.cache_result());
@@ -76,11 +87,14 @@ async fn complete(
         };
         plan.take(round);
         ended?;
+        let _stage = plan.follows().then(|| call.context.trace.stage("follow"));
         plan.await_followed(gone).await?;
     }
     if plan.is_complete() {
         return Ok(());
     }
-    // Whoever led failed each time; what their upstream said is theirs, this is what it means here.
-    Err(ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same"))
+    // Whoever led failed each time.
+    Err(plan.last_told().unwrap_or_else(|| {
+        ApiError::new(Code::UpstreamError, "the upstream failed while another request was asking for the same")
+    }))
 }

@@ -2,23 +2,25 @@
 //! ask an upstream for. Equal inputs of one request are one unit of work.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::flight::{Follower, Joined, LeaderGuard};
+use crate::cache::flight::{FlightFailed, Follower, Joined, LeaderGuard, Told};
 use crate::cache::{Cached, EntryTag};
 use crate::clock;
 use crate::config::plan::{CacheScope, Normalization};
 use crate::dialects::rerank::Document;
 use crate::dialects::{Dtype, EmbedOptions, Input, InputType};
 use crate::edge::scan::{Item, ItemKind};
-use crate::error::{ApiError, Code};
+use crate::error::{ApiError, Code, Source};
 use crate::pure::cache_key::{CacheKey, ItemDigest, KeyBase, KeyParts, normalized_digest};
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
 use super::classify::{Call, Task};
+use super::items::renumber;
 use super::rerank;
 
 /// A vector or a score and the tokens it stands for, as kept in the cache.
@@ -51,6 +53,8 @@ pub struct Plan {
     /// For each input, its unit.
     unit_of: Vec<usize>,
     sharing: Sharing,
+    /// What the last leader that failed has told.
+    told: Option<ApiError>,
 }
 
 /// Whether this request's answers may come from others and go to others.
@@ -85,7 +89,10 @@ pub struct Work {
 }
 
 /// Looks up every input.
-pub fn look_up(worker: &Worker, call: &Call) -> Plan {
+///
+/// # Cancel safety
+/// Safe.
+pub async fn look_up(worker: &Worker, call: &Call) -> Plan {
     let sharing = sharing(worker, call);
     let keys = Keys::new(call);
     let mut units: Vec<Unit> = Vec::with_capacity(call.items.len());
@@ -100,7 +107,7 @@ pub fn look_up(worker: &Worker, call: &Call) -> Plan {
         }
         unit_of.push(unit);
     }
-    let mut plan = Plan { units, unit_of, sharing };
+    let mut plan = Plan { units, unit_of, sharing, told: None };
     if matches!(sharing, Sharing::Full | Sharing::LookOnly) {
         let now = clock::mono();
         for unit in &mut plan.units {
@@ -108,8 +115,22 @@ pub fn look_up(worker: &Worker, call: &Call) -> Plan {
                 unit.state = State::Known(entry);
             }
         }
+        if worker.gateway.cache.remote().is_some() {
+            plan.look_far(worker, call).await;
+        }
     }
     plan
+}
+
+/// Whether an entry is of the kind and width that the call asks for.
+fn fits(call: &Call, entry: &Entry) -> bool {
+    match &call.task {
+        Task::Embed(embed) => {
+            let width = embed.width.or(call.model.native_width());
+            entry.vector().is_some_and(|vector| width.is_none_or(|width| width == vector.width()))
+        }
+        Task::Rerank(_) => entry.score().is_some(),
+    }
 }
 
 fn sharing(worker: &Worker, call: &Call) -> Sharing {
@@ -228,6 +249,19 @@ impl Plan {
         self.unit_of.iter().filter(|unit| is_hit(&self.units[**unit])).count()
     }
 
+    /// Looks up what memory does not have, all in one step.
+    async fn look_far(&mut self, worker: &Worker, call: &Call) {
+        let is_missing = |unit: &&mut Unit| matches!(unit.state, State::Missing);
+        let missing: Vec<&mut Unit> = self.units.iter_mut().filter(is_missing).collect();
+        let keys: Vec<CacheKey> = missing.iter().map(|unit| unit.key).collect();
+        let found = worker.gateway.cache.get_far(&keys, |entry| fits(call, entry), clock::mono()).await;
+        for (unit, found) in missing.into_iter().zip(found) {
+            if let Some(entry) = found {
+                unit.state = State::Known(entry);
+            }
+        }
+    }
+
     /// What the client is told about the cache.
     pub fn cache_result(&self) -> CacheResult {
         match (self.sharing, self.hits()) {
@@ -289,6 +323,11 @@ impl Plan {
         Round { led, store: matches!(self.sharing, Sharing::Full | Sharing::StoreOnly) }
     }
 
+    /// What the last request that led for this one, and failed, has told.
+    pub fn last_told(&mut self) -> Option<ApiError> {
+        self.told.take()
+    }
+
     /// Takes over what a round brought. What it did not bring is missing again.
     pub fn take(&mut self, round: Round) {
         for work in round.led {
@@ -296,16 +335,31 @@ impl Plan {
         }
     }
 
+    /// Whether other requests are asking for some of it.
+    pub fn follows(&self) -> bool {
+        self.units.iter().any(|unit| matches!(unit.state, State::Followed(_)))
+    }
+
     /// Waits for what other requests are asking for. What failed there is missing again.
     ///
     /// # Errors
-    /// The client has left.
+    /// The client has left, or another request's upstream said what asking again would only bring once more.
     pub async fn await_followed(&mut self, gone: &CancellationToken) -> Result<(), ApiError> {
         for unit in &mut self.units {
             let State::Followed(_) = unit.state else { continue };
             let State::Followed(follower) = std::mem::replace(&mut unit.state, State::Missing) else { continue };
             tokio::select! {
-                landed = follower.wait() => if let Ok(entry) = landed { unit.state = State::Known(entry) },
+                landed = follower.wait() => match landed {
+                    Ok(entry) => unit.state = State::Known(entry),
+                    Err(FlightFailed::Abandoned) => {}
+                    Err(FlightFailed::Told(told)) => {
+                        let error = in_own_words(&told, unit.input);
+                        if told.hopeless {
+                            return Err(error);
+                        }
+                        self.told = Some(error);
+                    }
+                },
                 () = gone.cancelled() => return Err(client_gone()),
             }
         }
@@ -313,12 +367,48 @@ impl Plan {
     }
 }
 
+/// Another request's error as this one's client reads it: it counts its own inputs.
+fn in_own_words(told: &Told, input: usize) -> ApiError {
+    let (message, _) = renumber(&told.error.message, |position| (position == told.position).then_some(input));
+    ApiError { message: message.into(), ..told.error.clone() }
+}
+
 /// The client has left: nobody reads this, but records and logs do.
 pub fn client_gone() -> ApiError {
     ApiError::new(Code::ClientGone, "the client closed the connection")
 }
 
+/// Whom a part's failure concerns besides this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Nobody: another request may do better with the same inputs.
+    Request,
+    /// Whoever asks for the input at this place of the part.
+    Item(usize),
+    /// Whoever waits for one of its inputs; another try may still help.
+    Upstream,
+    /// Whoever waits for one of its inputs; another try would only make them wait as long again.
+    Hopeless,
+}
+
 impl Round {
+    /// Tells those who wait for the works at `range` why they get no answer from this request.
+    pub fn fail(&mut self, range: Range<usize>, error: &ApiError, reach: Reach) {
+        // An error about this request's money, rights or client is nobody else's.
+        let own = error.provider.is_none() && error.code.row().source == Source::Client;
+        for (place, work) in self.led[range].iter_mut().enumerate() {
+            let hopeless = match reach {
+                Reach::Upstream => false,
+                Reach::Hopeless => true,
+                Reach::Item(item) if item == place => true,
+                Reach::Request | Reach::Item(_) => continue,
+            };
+            if let Some(leader) = work.leader.take_if(|_| !own) {
+                leader.fail(Told { error: error.clone(), position: work.input, hopeless });
+            }
+        }
+    }
+
     /// Keeps the answer to `led[index]`: for this request, for those who wait for it, and in the cache.
     pub fn land(&mut self, worker: &Rc<Worker>, call: &Call, index: usize, entry: Entry) {
         let work = &mut self.led[index];

@@ -17,6 +17,9 @@ use crate::runtime::Route;
 use super::classify::{Call, EmbedTask, Task};
 use super::rerank::RerankTask;
 
+/// When to ask again once an account at a provider is used up: a person has to act, so no SDK's retry should wait for it.
+pub const OUT_OF_CREDIT_WAIT: Duration = Duration::from_secs(300);
+
 /// The routes whose upstreams have words for everything the client asked for.
 ///
 /// # Errors
@@ -134,6 +137,7 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         Why::TooLarge => {
             (Code::InvalidInput, "the request needs more tokens than the upstream's whole limit per minute")
         }
+        Why::OutOfCredit => return out_of_credit(),
         Why::ShuttingDown => (Code::ShuttingDown, "the gateway is shutting down"),
         Why::Restarting => return restarting(),
         Why::Unverified => (
@@ -161,6 +165,15 @@ pub fn tenant_limit(exceeded: &Exceeded, now: Mono) -> ApiError {
     let message =
         format!("this tenant's limit of {axis} per minute is used up; try again in {} ms", wait.as_millis().max(1));
     ApiError::new(Code::TenantRateLimited, message).retry_after(Some(wait))
+}
+
+/// The gateway's account at the provider is used up: not the client's bill, and no matter of seconds.
+fn out_of_credit() -> ApiError {
+    ApiError::new(
+        Code::UpstreamRateLimited,
+        "the quota of the gateway's account at the upstream is used up; the operator has been told",
+    )
+    .retry_after(Some(OUT_OF_CREDIT_WAIT))
 }
 
 /// Retries have used up their share of the traffic.

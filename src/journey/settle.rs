@@ -7,12 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::actors::ledger::{Metered, SettleHold};
-use crate::actors::router::Served;
 use crate::clock;
 use crate::config::plan::{BudgetPeriod, Durability};
-use crate::error::{ApiError, Code, Source};
+use crate::error::{ApiError, Code};
 use crate::ids::UpstreamId;
-use crate::pure::class::TrafficClass;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
@@ -20,7 +18,7 @@ use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
 use crate::telemetry::CacheResult;
-use crate::telemetry::labels;
+use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
 
 use super::classify::{Call, Task};
@@ -129,6 +127,7 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
+    let stage = call.context.trace.stage("settle");
     let mut charged = resolve(worker, &call, &mut tally).await;
     let records = record(&call, &tally, &charged, &result);
     let holds = std::mem::take(&mut tally.shared_holds);
@@ -143,7 +142,8 @@ pub async fn finish(
             "the ledger cannot be written, so the answer is withheld; the cost stays on the books",
         ));
     }
-    count(worker, &call, &tally, &charged, &result);
+    drop(stage);
+    tell(worker, &call, &tally, &charged, &result);
     Finished {
         result,
         cost: charged.cost,
@@ -317,40 +317,28 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     Ok(())
 }
 
-fn count(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
-    let metrics = &worker.gateway.telemetry.metrics;
-    let tenant = &call.context.tenant.plan.id;
-    let model = &call.model.plan.name;
-    let latency = clock::mono().since(call.context.started);
-    let overhead = latency.saturating_sub(tally.upstream_time()).saturating_sub(tally.dwell);
-    metrics.cache(
-        tenant,
-        tally.cache.unwrap_or(CacheResult::Bypass),
-        tally.cached_items as u64,
-        call.items.len() as u64,
-    );
-    let label = result.as_ref().map_or_else(labels::Outcome::of, |_| labels::Outcome::Success);
-    metrics.request_finished(call.class, model, label, latency, overhead, None);
-    if tally.tokens() > 0 {
-        metrics.settled(tenant, model, call.class, charged.cost, tally.tokens());
-    }
-    if result.is_ok() && call.class == TrafficClass::InteractiveSearch {
-        metrics.query_answered(tenant);
-    }
-    let failed = result.as_ref().err().is_some_and(|error| error.code.row().source != Source::Client);
-    worker.served(Served { class: call.class, latency, failed });
-    tracing::debug!(
-        request_id = %call.context.request_id,
-        tenant = %tenant,
-        class = %call.class,
-        model = %model,
-        items = call.items.len(),
-        cached = tally.cached_items,
-        tokens = tally.tokens(),
-        cost = %charged.cost,
-        attempts = tally.attempts,
-        latency_us = latency.as_micros() as u64,
-        error = result.as_ref().err().map(|error| error.code.row().name),
-        "request finished"
-    );
+fn tell(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
+    let context = &call.context;
+    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
+        request_id: &context.request_id,
+        trace: &context.trace,
+        operation: call.operation(),
+        class: call.class,
+        journey: Some(JourneyEnd {
+            tenant: &context.tenant.plan.id,
+            model: &call.model.plan.name,
+            cache: tally.cache.unwrap_or(CacheResult::Bypass),
+            items: call.items.len(),
+            cached_items: tally.cached_items,
+            tokens: tally.tokens(),
+            cost: charged.cost,
+            upstream: tally.spent.last().map(|part| &part.upstream),
+            attempts: tally.attempts,
+            upstream_time: tally.upstream_time(),
+            queued: tally.dwell,
+        }),
+        error: result.as_ref().err(),
+        latency: clock::mono().since(context.started),
+    });
+    worker.served(fact);
 }

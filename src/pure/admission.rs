@@ -16,12 +16,14 @@
 
 mod events;
 mod policy;
+mod shared;
 mod words;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use policy::{CountBy, Policy};
+pub use shared::{LimitAsk, LimitGrant, QuotaAsk, QuotaGrant};
 pub use words::{
     Allowance, Ask, Counters, Decision, Effect, Grant, LastError, Outcome, OutcomeKind, ParkReason, Poll, Refusal,
     UpstreamSnapshot, Why,
@@ -96,6 +98,8 @@ pub struct UpstreamState {
     last_refused: Mono,
     parked: Option<ParkReason>,
     quarantined: bool,
+    /// The breaker is open because another replica's is, so the others need not be told.
+    told_open: bool,
     unverified: bool,
     draining: bool,
     shutting_down: bool,
@@ -124,6 +128,7 @@ impl UpstreamState {
             last_refused: Mono::ZERO,
             parked: None,
             quarantined: false,
+            told_open: false,
             unverified: false,
             draining: false,
             shutting_down: false,
@@ -229,10 +234,12 @@ impl UpstreamState {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
-        } else if self.parked.is_some() {
-            Some(Why::Parked)
         } else {
-            self.unverified.then_some(Why::Unverified)
+            let parked = self.parked.map(|reason| match reason {
+                ParkReason::KeyRejected => Why::Parked,
+                ParkReason::OutOfQuota => Why::OutOfCredit,
+            });
+            parked.or(self.unverified.then_some(Why::Unverified))
         }
     }
 

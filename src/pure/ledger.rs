@@ -136,7 +136,7 @@ pub struct PeriodStarted {
 }
 
 /// A balance as admin page, metrics and tests read it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct AccountSnapshot {
     /// The budget of one period; null: unlimited.
     pub budget: Option<Money>,

@@ -97,7 +97,7 @@ fn second_answer(gateway: &Gateway, line: &str, headers: &[&str]) -> RawAnswer {
 #[tokio::test]
 async fn a_body_that_stops_is_answered_408() {
     let provider = Provider::start(Script::new());
-    let gateway = before(&provider, "body_timeout_s = 0.5\nheader_timeout_s = 0.5\n");
+    let gateway = before(&provider, "body_timeout_s = 1.5\nheader_timeout_s = 1.5\n");
     let mut client = Raw::connect(&gateway.url);
     client.send(format!(
         "POST /v1/embeddings HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\
@@ -105,7 +105,7 @@ async fn a_body_that_stops_is_answered_408() {
     ));
     let answer = client.answer();
     assert_eq!((answer.status, answer.error_code().as_str()), (408, "body_timeout"));
-    assert!(answer.body.contains("0.5 s"), "states the limit: {}", answer.body);
+    assert!(answer.body.contains("1.5 s"), "states the limit: {}", answer.body);
     assert_ne!(answer.header("x-request-id"), "");
     assert!(client.is_closed());
 
@@ -118,7 +118,7 @@ async fn a_body_that_stops_is_answered_408() {
         body.len()
     ));
     for piece in body.as_bytes().chunks(body.len().div_ceil(8)) {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         client.send(piece);
     }
     assert_eq!(client.answer().status, 200);

@@ -69,3 +69,17 @@ async fn upstream_state(gateway: &Gateway) -> Value {
 fn recorded_tokens(gateway: &Gateway) -> u64 {
     gateway.usage().iter().map(|record| record["tokens"].as_u64().expect("tokens")).sum()
 }
+
+/// Waits until the gateway has compared the vectors of all upstreams, so that any of them may take over.
+async fn all_compared(gateway: &Gateway) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let upstreams = gateway.admin_get("/admin/upstreams").await.expect(200)["upstreams"].clone();
+        let list = upstreams.as_array().expect("a list");
+        if list.iter().all(|upstream| upstream["state"]["unverified"] == false) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{upstreams}");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}

@@ -25,6 +25,7 @@ pub struct Gateway {
     pub url: String,
     /// Where administrators connect, `http://…`.
     pub admin: String,
+    environment: Vec<(String, String)>,
     client: reqwest::Client,
 }
 
@@ -57,18 +58,30 @@ impl Gateway {
     /// Starts a gateway with a configuration of its own, in a folder of its own.
     #[track_caller]
     pub fn start(config: &str) -> Gateway {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    #[track_caller]
+    pub fn start_with(config: &str, environment: &[(&str, &str)]) -> Gateway {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("gateway.toml"), config).expect("the configuration is written");
-        Self::start_in(folder)
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self::launch(folder, environment.collect())
     }
 
     /// Starts a gateway in a folder that another one has left, with its ledger.
     #[track_caller]
     pub fn start_in(folder: TempDir) -> Gateway {
+        Self::launch(folder, Vec::new())
+    }
+
+    #[track_caller]
+    fn launch(folder: TempDir, environment: Vec<(String, String)>) -> Gateway {
         // The client library is built without a TLS provider; loopback needs none, but it insists.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let (child, url, admin) = spawn(folder.path());
-        Gateway { child, folder, url, admin, client: reqwest::Client::new() }
+        let (child, url, admin) = spawn(folder.path(), &environment);
+        Gateway { child, folder, url, admin, environment, client: reqwest::Client::new() }
     }
 
     /// The folder of the process: `gateway.toml`, `data`, `log`.
@@ -91,7 +104,7 @@ impl Gateway {
     pub fn crash_and_restart(&mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
-        let (child, url, admin) = spawn(self.folder.path());
+        let (child, url, admin) = spawn(self.folder.path(), &self.environment);
         (self.child, self.url, self.admin) = (child, url, admin);
     }
 
@@ -209,11 +222,12 @@ pub fn binary() -> PathBuf {
 }
 
 #[track_caller]
-fn spawn(folder: &Path) -> (Child, String, String) {
+fn spawn(folder: &Path, environment: &[(String, String)]) -> (Child, String, String) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log file");
     let mut child = Command::new(binary())
         .args(["serve", "--config", "gateway.toml"])
         .current_dir(folder)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()

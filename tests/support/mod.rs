@@ -2,6 +2,7 @@
 
 pub mod gateway;
 pub mod raw;
+pub mod redis;
 
 pub use gateway::{Gateway, KEY, embedding_config};
 pub use raw::Raw;

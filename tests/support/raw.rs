@@ -172,12 +172,6 @@ impl RawAnswer {
         lines.filter(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next().unwrap_or("")
     }
 
-    /// The body as JSON.
-    #[track_caller]
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
-    }
-
     /// The error's code in the OpenAI shape; empty if there is none.
     pub fn error_code(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).unwrap_or_default();

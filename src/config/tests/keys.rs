@@ -154,8 +154,6 @@ fn what_is_not_there_yet_says_so() {
         ),
         &[
             "t.toml:14: tenants[0].budget_period (t): budgets that refill are not available yet",
-            "t.toml:16: store.ledger: the shared ledger in Redis is not available yet",
-            "t.toml:19: cache.backend: the Redis cache is not available yet",
             "t.toml:22: quota.shared: shared quota through Redis is not available yet",
             "t.toml:24: server.tls_cert: TLS on the listener is not available yet",
             "t.toml:25: server.tls_key: TLS on the listener is not available yet",

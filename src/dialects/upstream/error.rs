@@ -47,6 +47,7 @@ pub fn decode_error(
     let wait_hint = hints::wait(text);
     let fault = classify(provider, status, &said, wait_hint, headers);
     let limit_hint = if fault == Fault::TooLarge { hints::limit(text) } else { None };
+    let too_long = fault == Fault::Request && hints::one_too_long(&text.to_ascii_lowercase(), said.code.as_deref());
     let message = match &said.message {
         Some(message) => clean(message),
         None => format!("the upstream answered {status} without a text"),
@@ -59,6 +60,7 @@ pub fn decode_error(
         message,
         param: said.param.map(|param| clean(&param)),
         limit_hint,
+        too_long,
         wait_hint,
     }
 }

@@ -62,4 +62,15 @@ impl Cutter {
         }
         true
     }
+
+    /// Cuts a part in two; false if it cannot be cut.
+    pub(super) fn halve(&mut self, parts: &Parts<'_>, range: Range<usize>) -> bool {
+        if !parts.call.items_stand_alone() || range.len() < 2 {
+            return false;
+        }
+        let middle = range.start + range.len() / 2;
+        self.again.push_front(middle..range.end);
+        self.again.push_front(range.start..middle);
+        true
+    }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
+use tracing::{Instrument as _, Span};
 
 use crate::actors::router::{Reserve, Reserved};
 use crate::actors::upstream::{Permit, Report};
@@ -21,6 +22,7 @@ use crate::pure::retry::patience_with_alternative;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::call_ended;
 use crate::worker::{Exchange, Reply};
 
 use super::{Parts, Seen};
@@ -45,6 +47,7 @@ struct Leg {
     route: usize,
     permit: Permit,
     started: Mono,
+    span: Span,
 }
 
 /// Calls under way: which leg, and what came of it.
@@ -79,7 +82,7 @@ impl Parts<'_> {
             let now = clock::mono();
             if let Some((index, exchange)) = ended {
                 let Some(leg) = legs.get_mut(index).and_then(Option::take) else { continue };
-                let latency = self.saw(&leg, exchange.status(), seen, now);
+                let latency = self.saw(&leg, exchange.status(), exchange.billed(), seen, now);
                 let good = matches!(exchange.reply, Ok(Reply::Answer(_)));
                 if good || calls.is_empty() {
                     self.outrun(&mut legs, seen, now);
@@ -103,7 +106,7 @@ impl Parts<'_> {
                 let replaceable = leg.as_ref().is_some_and(|leg| self.elsewhere(leg.route, avoid));
                 if let Some(leg) = leg.take_if(|_| replaceable) {
                     let exchange = Exchange::timed_out();
-                    let latency = self.saw(&leg, exchange.status(), seen, now);
+                    let latency = self.saw(&leg, exchange.status(), None, seen, now);
                     return Decided { route: leg.route, permit: leg.permit, exchange, latency };
                 }
             }
@@ -122,24 +125,28 @@ impl Parts<'_> {
         seen.attempts += 1;
         seen.dwell += permit.dwell;
         let index = legs.len();
-        legs.push(Some(Leg { route, permit, started: clock::mono() }));
-        let route = &self.routes[route];
-        calls.push(Box::pin(async move { (index, self.exchange(route, range).await) }));
+        let call = &self.routes[route];
+        let (trace, plan) = (&self.call.context.trace, &call.upstream.plan);
+        let span = trace.upstream_call(self.call.operation(), plan, &call.remote_name, range.len());
+        legs.push(Some(Leg { route, permit, started: clock::mono(), span: span.clone() }));
+        calls.push(Box::pin(async move { (index, self.exchange(call, range).instrument(span).await) }));
     }
 
-    /// Counts a call that ended; how long it took.
-    fn saw(&self, leg: &Leg, status: CallStatus, seen: &mut Seen, now: Mono) -> Duration {
+    /// Counts a call that ended, by `tokens` if it was billed; how long it took.
+    fn saw(&self, leg: &Leg, status: CallStatus, tokens: Option<u64>, seen: &mut Seen, now: Mono) -> Duration {
         seen.calls.push((leg.started, now));
         let latency = now.since(leg.started);
         let upstream = &self.routes[leg.route].upstream.plan.id;
-        self.worker.gateway.telemetry.metrics.upstream_call(upstream, status, latency, None);
+        let exemplar = self.call.context.trace.exemplar();
+        self.worker.gateway.telemetry.metrics.upstream_call(upstream, status, latency, exemplar);
+        call_ended(&leg.span, status, tokens);
         latency
     }
 
     /// Reports the calls that another one has made needless.
     fn outrun(&self, legs: &mut [Option<Leg>], seen: &mut Seen, now: Mono) {
         for leg in legs.iter_mut().filter_map(Option::take) {
-            let after = self.saw(&leg, CallStatus::Outrun, seen, now);
+            let after = self.saw(&leg, CallStatus::Outrun, None, seen, now);
             leg.permit.report(Report::plain(Outcome::bare(OutcomeKind::Outrun { after })));
         }
     }

@@ -57,7 +57,7 @@ impl OutcomeKind {
     }
 
     /// How reports name it; `None` for what is no error of the upstream.
-    fn error_name(self) -> Option<&'static str> {
+    pub fn error_name(self) -> Option<&'static str> {
         match self {
             OutcomeKind::Success { .. }
             | OutcomeKind::RequestError
@@ -352,7 +352,7 @@ impl UpstreamState {
 fn allowance(bucket: &mut TokenBucket, tier: Tier, now: Mono) -> Allowance {
     Allowance {
         limit: bucket.cap(tier, now),
-        remaining: Some(bucket.available(tier, now)).filter(|units| *units != u64::MAX),
+        remaining: Some(bucket.reach(tier, now)).filter(|units| *units != u64::MAX),
         reset: bucket.full_at(now).since(now),
     }
 }

@@ -379,12 +379,14 @@ fn a_key_without_credit_is_parked_until_a_human_says_otherwise() {
     finish(&mut state, 1, OutcomeKind::OutOfQuota, at(1));
     finish(&mut state, 2, OutcomeKind::KeyRejected, at(1));
     let poll = state.poll(at(1));
-    assert_eq!(refused_in(&poll), vec![(3, Why::Parked)]);
+    assert_eq!(refused_in(&poll), vec![(3, Why::Parked)], "the last word counts");
     assert_eq!(poll.effects.iter().filter(|effect| matches!(effect, Effect::Parked(_))).count(), 1);
     refused(&mut state, 4, SEARCH, 1, at(3_600_000), Why::Parked, None);
     assert_eq!(state.snapshot(at(2)).breaker, Phase::Closed);
     state.resume();
     granted(&mut state, 5, SEARCH, 1, at(3_600_001));
+    finish(&mut state, 5, OutcomeKind::OutOfQuota, at(3_600_002));
+    refused(&mut state, 6, SEARCH, 1, at(3_600_003), Why::OutOfCredit, None);
 }
 
 #[test]

@@ -60,8 +60,10 @@ pub enum Why {
     QueueTimeout,
     /// Enough calls are in flight.
     Concurrency,
-    /// The upstream's key is rejected or has no credit.
+    /// The upstream's key is rejected.
     Parked,
+    /// The upstream's key has no credit left.
+    OutOfCredit,
     /// The upstream's vectors do not match its space.
     Quarantined,
     /// The upstream is back from an outage, or new, and its vectors have not been looked at yet.

@@ -148,18 +148,20 @@ if verb == 'place' then
   local known = redis.call('HGET', HOLDS, id)
   if known then return answer('held', known:match('^%d+')) end
   while compare(available(), most) < 0 and sweep() == STEP do end
-  local amount
-  if compare(available(), most) >= 0 then
+  local amount, free = nil, available()
+  if compare(free, most) >= 0 then
     amount = most
-  elseif redis.call('HLEN', HOLDS) == 0 and compare(available(), likely) >= 0 and compare(available(), ZERO) > 0 then
-    -- The last call: nothing else is under way, and it will probably fit.
-    amount = available()
-  end
-  if not amount then
+  elseif compare(book.held, ZERO) > 0 then
     save()
-    if compare(at_best(), most) >= 0 or redis.call('HLEN', HOLDS) > 0 and compare(at_best(), likely) >= 0 then
-      return answer('wait')
-    end
+    local needed = least(most, lower)
+    if compare(needed, ZERO) == 0 then needed = { 1, 0, 0 } end
+    if compare(at_best(), needed) < 0 then return answer('refused') end
+    return answer('wait')
+  elseif compare(free, ZERO) > 0 and compare(free, lower) >= 0 and compare(free, likely) >= 0 then
+    -- The last call: nothing else is under way, and it will probably fit.
+    amount = free
+  else
+    save()
     return answer('refused')
   end
   lower = least(lower, amount)

@@ -6,7 +6,7 @@
 //! **While the server is gone** nobody with a budget gets a hold; calls under way end as they would, their charges follow;
 //! tenants without a budget go on. Nothing is charged twice and nothing is forgotten: see [`super::upkeep`].
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +36,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(15);
 
 /// However often others settle, nobody waits longer than this, or than its own patience if that is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Settlements by which the cost of a last call is guessed.
+const SETTLEMENTS_KEPT: usize = 16;
 
 /// What a call asks for.
 #[derive(Debug, Clone)]
@@ -88,6 +91,8 @@ pub struct SharedAccount {
     reader: TurnMutex<()>,
     /// Open holds of this process.
     open: Mutex<HashSet<HoldId>>,
+    /// This process's newest settlements: what was asked to be held, and what it cost.
+    settlements: Mutex<VecDeque<(Money, Money)>>,
 }
 
 impl SharedAccount {
@@ -111,6 +116,30 @@ impl SharedAccount {
         let terms = *self.terms.lock();
         let period = terms.period.start_of(clock::wall()).unwrap_or_default();
         Frame { budget: terms.budget, period, deadline }
+    }
+
+    fn remember(&self, asked: Money, cost: Money) {
+        let mut settlements = self.settlements.lock();
+        settlements.push_back((asked, cost));
+        while settlements.len() > SETTLEMENTS_KEPT {
+            settlements.pop_front();
+        }
+    }
+
+    /// What a call will probably cost, for the last call's rule: the estimate, or, if that is less, the largest share that
+    /// any of the last settlements took of what it had asked for.
+    fn probable(&self, ask: &SharedAsk) -> Money {
+        let share = |(asked, cost): &(Money, Money)| {
+            let product = ask.upper.units().checked_mul(cost.units())?;
+            let rounded_up = product.checked_add(asked.units() - 1)?;
+            rounded_up.checked_div(asked.units()).map(Money::from_units)
+        };
+        let settlements = self.settlements.lock();
+        let most = settlements.iter().map(share).try_fold(Money::ZERO, |most, one| one.map(|one| most.max(one)));
+        match most {
+            Some(most) if !settlements.is_empty() => most.min(ask.likely),
+            _ => ask.likely,
+        }
     }
 
     /// Takes over what an answer says of the account.
@@ -158,6 +187,7 @@ pub struct SharedHold {
     ledger: Arc<SharedLedger>,
     account: Arc<SharedAccount>,
     id: HoldId,
+    asked: Money,
     /// What is held.
     pub amount: Money,
     open: bool,
@@ -232,6 +262,7 @@ impl SharedLedger {
             freed: Notify::new(),
             reader: TurnMutex::default(),
             open: Mutex::default(),
+            settlements: Mutex::default(),
         });
         // Until the server has been asked: what this replica's journal says, and never less hope than there is.
         let spent = self.journal.with_book(|book| book.tenants.get(tenant).map(|page| page.standing()));
@@ -259,8 +290,9 @@ impl SharedLedger {
     ) -> Result<SharedHold, SharedRefusal> {
         let id = HoldId(self.next_hold.fetch_add(1, Ordering::Relaxed));
         let (ledger, own) = (Arc::clone(self), Arc::clone(account));
-        let mut hold = SharedHold { ledger, account: own, id, amount: Money::ZERO, open: true };
+        let mut hold = SharedHold { ledger, account: own, id, asked: Money::ZERO, amount: Money::ZERO, open: true };
         account.open.lock().insert(id);
+        hold.asked = ask.upper;
         if let Placed::Held(amount) = self.try_or_refuse(account, &mut hold, ask).await? {
             hold.amount = amount;
             return Ok(hold);
@@ -302,12 +334,13 @@ impl SharedLedger {
         hold: &mut SharedHold,
         ask: &SharedAsk,
     ) -> Result<Placed, SharedRefusal> {
+        let likely = account.probable(ask);
         let reply = self
             .ask(account, |frame| {
                 Verb::new("place", &account.tenant, frame)
                     .with(hold.id.0.to_string())
                     .with_money(ask.upper)
-                    .with_money(ask.likely)
+                    .with_money(likely)
                     .with_money(ask.lower)
                     .with(self.lease.as_millis().to_string())
                     .with(self.replica.clone())
@@ -346,6 +379,9 @@ impl SharedLedger {
         let (hold, force) = match first {
             Some(mut hold) => {
                 hold.open = false;
+                if charge > Money::ZERO && hold.asked > Money::ZERO {
+                    account.remember(hold.asked, charge);
+                }
                 (hold.id, false)
             }
             None if charge == Money::ZERO => {

@@ -2,6 +2,7 @@
 //!
 //! - [`health`]: when the server counts as gone
 //! - [`link`]: connections, a time limit for every step, and their upkeep
+//! - [`quota`]: limits per minute
 //! - [`script`]: the one script behind every change of a balance, and what it answers
 //! - [`ledger`]: holds and settlements of this replica, and what it still owes the server
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery
@@ -11,6 +12,7 @@
 pub mod health;
 pub mod ledger;
 pub mod link;
+pub mod quota;
 pub mod script;
 pub mod upkeep;
 
@@ -22,6 +24,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::cache::Cache;
 use crate::config::plan::{LedgerStore, Plan};
 use crate::store::journal::Journal;
 use crate::store::segment::StoreError;
@@ -29,6 +32,7 @@ use crate::telemetry::Telemetry;
 
 use ledger::SharedLedger;
 use link::Link;
+use quota::SharedQuota;
 use upkeep::Upkeep;
 
 /// File in the store's folder that keeps this replica's name over restarts.
@@ -40,6 +44,8 @@ pub struct Redis {
     pub link: Arc<Link>,
     /// Balances, where they are shared.
     pub ledger: Option<Arc<SharedLedger>>,
+    /// Limits, where they are shared.
+    pub quota: Option<Arc<SharedQuota>>,
     upkeep: Mutex<Option<Upkeep>>,
 }
 
@@ -67,15 +73,16 @@ impl Redis {
                 Some(SharedLedger::new(Arc::clone(&link), journal, telemetry, replica, plan.store.redis_lease))
             }
         };
-        Ok(Some(Redis { link, ledger, upkeep: Mutex::default() }))
+        let quota = plan.quota.shared.then(|| Arc::new(SharedQuota::new(Arc::clone(&link))));
+        Ok(Some(Redis { link, ledger, quota, upkeep: Mutex::default() }))
     }
 
     /// Connects, and keeps doing what must be done beside requests.
     ///
     /// # Errors
     /// When no thread can be made.
-    pub fn start(&self) -> Result<(), StoreError> {
-        let upkeep = Upkeep::start(Arc::clone(&self.link), self.ledger.clone())
+    pub fn start(&self, cache: &Arc<Cache>) -> Result<(), StoreError> {
+        let upkeep = Upkeep::start(Arc::clone(&self.link), self.ledger.clone(), Arc::clone(cache))
             .map_err(|source| StoreError::Io { path: "redis".into(), source })?;
         *self.upkeep.lock() = Some(upkeep);
         Ok(())

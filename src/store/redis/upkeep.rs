@@ -20,6 +20,7 @@ use deadpool_redis::redis::cmd;
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 
+use crate::cache::Cache;
 use crate::clock;
 use crate::ids::{HoldId, TenantId};
 use crate::pure::time::{Mono, Wall};
@@ -64,11 +65,11 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it for the connections and, where the ledger is shared, for the ledger.
+    /// Starts it for the connections, for the ledger where it is shared, and for entries of the cache that are.
     ///
     /// # Errors
     /// When no thread can be made.
-    pub fn start(link: Arc<Link>, ledger: Option<Arc<SharedLedger>>) -> io::Result<Upkeep> {
+    pub fn start(link: Arc<Link>, ledger: Option<Arc<SharedLedger>>, cache: Arc<Cache>) -> io::Result<Upkeep> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, mut stopped) = tokio::sync::watch::channel(false);
         let own = ledger.clone();
@@ -81,9 +82,16 @@ impl Upkeep {
                         None => drop(stopped.wait_for(|stop| *stop).await),
                     }
                 };
+                let entries = async {
+                    match cache.remote() {
+                        Some(remote) => remote.keep(|filter| cache.clear(filter)).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     () = link.keep() => {}
                     () = work => {}
+                    () = entries => {}
                 }
             });
         })?;

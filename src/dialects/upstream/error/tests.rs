@@ -257,6 +257,7 @@ fn a_lone_number_below_the_number_of_inputs_is_a_limit_of_inputs() {
         code: None,
         kind: None,
         message: message.to_owned(),
+        too_long: false,
         param: None,
         limit_hint: None,
         wait_hint: None,
