@@ -42,11 +42,14 @@ const SERVED_BATCH: usize = 256;
 /// How often small facts are passed on.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// A way to an upstream, and the configuration that it was made for.
+type KnownWire = (Arc<Upstream>, Rc<Wire>);
+
 /// One HTTP worker's own state.
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
-    wires: RefCell<Vec<(Arc<Upstream>, Rc<Wire>)>>,
+    wires: RefCell<Vec<KnownWire>>,
     served: RefCell<Vec<Fact>>,
 }
 
