@@ -29,6 +29,7 @@ use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::requests::RequestEnd;
 use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
@@ -159,8 +160,15 @@ impl Worker {
         worker
     }
 
+    /// Tells of a request that comes to its end now; how long it took.
+    pub fn tell(&self, end: &RequestEnd) -> Duration {
+        let latency = clock::mono().since(end.started);
+        self.served(self.gateway.telemetry.request_ended(end, latency));
+        latency
+    }
+
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, fact: Fact) {
+    fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
             buffer.push(fact);

@@ -7,6 +7,7 @@ mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod observe;
 mod redis;
 mod sdk;
 mod support;
