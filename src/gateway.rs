@@ -34,6 +34,7 @@ use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
 use crate::telemetry::labels::LabelPlan;
+use crate::tls;
 
 pub use audit::{By, Deed};
 pub use reload::{LastReload, Status};
@@ -63,6 +64,8 @@ pub struct Gateway {
     pub bodies: Arc<BodyBudget>,
     /// Whether work is taken.
     pub lifecycle: Arc<Lifecycle>,
+    /// The certificate of the client listener, where it speaks TLS.
+    pub certificate: Option<Arc<tls::Shown>>,
     parts: Parts,
     /// Where the configuration comes from.
     source: Source,
@@ -135,6 +138,7 @@ impl Gateway {
         actix_web::rt::spawn(sentinel.run(asked));
         let status = Status::new(misfits);
         Ok(Arc::new(Gateway {
+            certificate: running.plan.server.tls.as_ref().map(tls::Shown::new),
             running: ArcSwap::from_pointee(running),
             router,
             levels,

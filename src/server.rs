@@ -74,9 +74,15 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
     .h1_allow_half_closed(false)
     .tcp_nodelay(true)
     .backlog(BACKLOG)
-    .disable_signals()
-    .bind(server.listen)
-    .map_err(|error| named("server.listen", server.listen, &error))?;
+    .disable_signals();
+    let client = match &gateway.certificate {
+        None => client.bind(server.listen),
+        Some(certificate) => {
+            let tls = certificate.server_config().map_err(io::Error::other)?;
+            client.bind_rustls_0_23(server.listen, tls)
+        }
+    };
+    let client = client.map_err(|error| named("server.listen", server.listen, &error))?;
     let shared = Arc::clone(gateway);
     let live = Arc::new(Live::new(Arc::clone(gateway)));
     let dashboard = Data::new(Dashboard::new(live, Arc::new(ConfiguredToken(Arc::clone(gateway)))));
