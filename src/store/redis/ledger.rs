@@ -182,6 +182,20 @@ pub(super) struct Lost {
     pub(super) restored: Money,
 }
 
+/// What ends a request's holds.
+pub(super) struct Bill<'a> {
+    /// The hold that the record names.
+    pub(super) hold: HoldId,
+    /// Further holds of the same request, which end with it.
+    pub(super) others: &'a [SharedHold],
+    pub(super) charge: Money,
+    pub(super) usage: &'a UsageRecord,
+    /// The record's number if it was owed, else 0.
+    pub(super) number: u64,
+    /// Whether it is charged even if the server knows nothing of the hold.
+    pub(super) force: bool,
+}
+
 /// Money held for a call over all replicas. Dropped unsettled, it is given back.
 pub struct SharedHold {
     ledger: Arc<SharedLedger>,
@@ -397,7 +411,7 @@ impl SharedLedger {
         let boxed = Box::new(usage.clone());
         let owed = Owed { number: 0, hold: Some(hold), usage: boxed, charge, journaled: false, not_before: 0 };
         self.outbox.lock().settled(hold, owed);
-        let settled = self.settle_now(account, hold, &others, charge, usage, 0, force).await;
+        let settled = self.settle_now(account, Bill { hold, others: &others, charge, usage, number: 0, force }).await;
         self.forget(account, hold);
         if settled.is_ok() {
             for mut other in others {
@@ -420,31 +434,21 @@ impl SharedLedger {
         }
     }
 
-    /// One try to end a hold with a record. `number` is the record's if it was owed; `force`: also if the server knows
-    /// nothing of the hold.
-    pub(super) async fn settle_now(
-        &self,
-        account: &SharedAccount,
-        hold: HoldId,
-        others: &[SharedHold],
-        charge: Money,
-        usage: &UsageRecord,
-        number: u64,
-        force: bool,
-    ) -> Result<SharedSettled, StoreDown> {
-        let json = serde_json::to_string(usage).map_err(|_| StoreDown::Broken)?;
-        let mut force = force;
+    /// One try to end holds with a record.
+    pub(super) async fn settle_now(&self, account: &SharedAccount, bill: Bill<'_>) -> Result<SharedSettled, StoreDown> {
+        let json = serde_json::to_string(bill.usage).map_err(|_| StoreDown::Broken)?;
+        let mut force = bill.force;
         loop {
             let reply = self
                 .ask(account, |frame| {
                     let verb = Verb::new("settle", &account.tenant, frame)
-                        .with(hold.0.to_string())
-                        .with_money(charge)
+                        .with(bill.hold.0.to_string())
+                        .with_money(bill.charge)
                         .with(self.replica.clone())
-                        .with(number.to_string())
+                        .with(bill.number.to_string())
                         .with(if force { "1" } else { "0" })
                         .with(json.clone());
-                    others.iter().fold(verb, |verb, other| verb.with(other.id.0.to_string()))
+                    bill.others.iter().fold(verb, |verb, other| verb.with(other.id.0.to_string()))
                 })
                 .await?;
             match reply.status() {
@@ -463,7 +467,7 @@ impl SharedLedger {
                 // The server has lost the hold, or never knew it; the bill stands all the same.
                 "unknown" if !force => force = true,
                 "known" => {
-                    let charged = usage.cost;
+                    let charged = bill.usage.cost;
                     return Ok(SharedSettled { charged, shortfall: Money::ZERO, remaining: reply.remaining() });
                 }
                 _ => return Err(StoreDown::Silent),
