@@ -322,11 +322,14 @@ impl Exchange {
     }
 }
 
+/// Where the answer to one that waits goes.
+type PermitReply = oneshot::Sender<Result<Permit, Refusal>>;
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
     state: UpstreamState,
-    waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
+    waiting: HashMap<WaiterId, (AttemptId, Mono, PermitReply)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
     calls: CallStats,
