@@ -18,6 +18,7 @@ use crate::edge::body::BodyBudget;
 use crate::ids::UpstreamId;
 use crate::lifecycle::Lifecycle;
 use crate::pure::ledger::{Account, Terms};
+use crate::room::Room;
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
 use crate::sentinel::{self, Sentinel, Watch};
 use crate::store::book::Page;
@@ -42,6 +43,8 @@ pub struct Gateway {
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
     pub bodies: Arc<BodyBudget>,
+    /// Large answers that are being put together.
+    pub answers: Room,
     /// Whether work is taken.
     pub lifecycle: Arc<Lifecycle>,
 }
@@ -61,6 +64,7 @@ impl Gateway {
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
+        let answers = Room::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
         let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
         let running = parts.running(plan);
@@ -76,6 +80,7 @@ impl Gateway {
             cache,
             telemetry,
             bodies,
+            answers,
             lifecycle: Arc::new(Lifecycle::default()),
         }))
     }

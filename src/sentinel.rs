@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::actors::upstream::{Command, Order, UpstreamHandle};
 use crate::config::plan::{Model, ModelKind, Plan, Provider, Upstream};
+use crate::crowd::Breath;
 use crate::dialects::upstream::{Expect, decode_embed, decode_error, encode_embed};
 use crate::dialects::wire::Wire;
 use crate::dialects::{Dtype, EmbedOptions, EmbedRequest, Encoding, Input, InputType, Truncate, simulated};
@@ -105,7 +107,7 @@ pub async fn fingerprint(member: &Member) -> Result<Vec<Vec<f32>>, String> {
     let provider = member.upstream.provider;
     let wire_request = encode_embed(provider, &request).map_err(|unsupported| unsupported.message)?;
     let wire = Wire::new(&member.upstream);
-    let answer = match timeout(PATIENCE, wire.call(wire_request, &[])).await {
+    let answer = match timeout(PATIENCE, wire.call(wire_request, &[], Breath::new(&Rc::default()))).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(error.describe().to_owned()),
         Err(_elapsed) => return Err("did not answer in time".to_owned()),

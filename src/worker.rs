@@ -11,6 +11,7 @@ use awc::http::header::{HeaderName, HeaderValue};
 use crate::actors::router::{Served, ServedBatch};
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
+use crate::crowd::{Breath, Crowd};
 use crate::dialects::cut::UsageRead;
 use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
 use crate::dialects::wire::{Answer, Wire, WireError};
@@ -40,6 +41,8 @@ pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
+    /// Who is being served on this thread.
+    pub crowd: Rc<Crowd>,
     wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
     served: RefCell<Vec<Served>>,
 }
@@ -104,7 +107,12 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
-        let worker = Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
+        let worker = Rc::new(Worker {
+            gateway,
+            crowd: Rc::default(),
+            wires: RefCell::new(HashMap::new()),
+            served: RefCell::new(Vec::new()),
+        });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
@@ -181,7 +189,7 @@ impl Worker {
             .iter()
             .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
             .collect();
-        match self.wire(plan).call(wire_request, &extra).await {
+        match self.wire(plan).call(wire_request, &extra, Breath::new(&self.crowd)).await {
             Ok(answer) => read(plan.provider, answer, expect),
             Err(error) => Exchange::local(Err(CallError::Wire(error))),
         }
@@ -209,7 +217,7 @@ pub fn simulated_takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), U
     let refuse = |field: &str, message: &str, input_kind| {
         Err(Unsupported { field: field.to_owned(), message: message.to_owned(), input_kind })
     };
-    if inputs.iter().any(|input| matches!(input, Input::Tokens(_))) {
+    if inputs.iter().any(Input::is_tokens) {
         let message = "the simulated provider takes texts only, not token ids (with LangChain: \
                        check_embedding_ctx_length=False)";
         return refuse("input", message, true);

@@ -8,6 +8,7 @@ pub mod ops;
 pub mod request;
 pub mod respond;
 pub mod scan;
+pub mod stream;
 
 use std::rc::Rc;
 

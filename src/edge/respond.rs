@@ -17,15 +17,19 @@ use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
 
 use super::request;
+use super::stream::{EmbedBody, Held};
 
 /// The answer to a journey.
-pub fn embeddings(finished: Finished) -> HttpResponse {
+///
+/// A short one is one piece with its length, a long one is written while it is sent; `held` is let go when it is out.
+pub fn embeddings(mut finished: Finished, held: Held) -> HttpResponse {
+    let seat = std::mem::take(&mut finished.seat);
     let context = &finished.call.context;
     let dialect = context.dialect;
     let (mut builder, body) = match &finished.result {
         Ok(entries) => {
             let tokens = entries_tokens(&finished);
-            let body = render_embed(
+            let pieces = render_embed(
                 dialect,
                 RenderEmbed {
                     model: finished.call.model.plan.name.as_str(),
@@ -36,13 +40,12 @@ pub fn embeddings(finished: Finished) -> HttpResponse {
                     tokens,
                     estimated: finished.estimated,
                 },
-            )
-            .into_bytes();
+            );
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
             builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
             builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
-            (builder, body)
+            (builder, pieces.whole())
         }
         Err(error) => {
             let (content_type, body) = render_error(dialect, error, Some(context.request_id.as_str()));
@@ -56,11 +59,17 @@ pub fn embeddings(finished: Finished) -> HttpResponse {
                     builder.insert_header(("x-should-retry", "false"));
                 }
             }
-            (builder, body)
+            (builder, Ok(body))
         }
     };
     journey_headers(&mut builder, &finished);
-    builder.body(body)
+    match body {
+        Ok(whole) => builder.body(whole),
+        Err(pieces) => {
+            let crowd = held.present.crowd();
+            builder.body(EmbedBody::new(pieces, &crowd, held, seat))
+        }
+    }
 }
 
 /// Errors that leave a search without vectors for want of upstreams or quota.

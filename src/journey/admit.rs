@@ -120,7 +120,7 @@ async fn exact(call: &Call, indices: &[usize], bytes: u64) -> Option<u64> {
     let inputs: Vec<Input> = indices.iter().map(|index| call.inputs[*index].clone()).collect();
     let listed: u64 = indices.iter().map(|index| u64::from(call.items[*index].tokens)).sum();
     let count = move || {
-        let texts = inputs.iter().filter(|input| matches!(input, Input::Text(_)));
+        let texts = inputs.iter().filter(|input| !input.is_tokens());
         texts.map(|input| count_text(tokenizer, input)).sum::<Option<u64>>()
     };
     let texts = if bytes > BLOCKING_COUNT_BYTES { spawn_blocking(count).await.ok().flatten()? } else { count()? };
@@ -128,6 +128,7 @@ async fn exact(call: &Call, indices: &[usize], bytes: u64) -> Option<u64> {
 }
 
 fn count_text(tokenizer: Tokenizer, input: &Input) -> Option<u64> {
+    let input = input.load_blocking().ok()?;
     let text: std::borrow::Cow<'_, str> = serde_json::from_slice(input.raw()).ok()?;
     Some(tokens::count_exact(tokenizer, &text)?.max(1))
 }

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::limits;
 use crate::dialects::upstream::{EmbedAnswer, Expect};
 use crate::dialects::wire::WireError;
-use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
+use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code, ProviderWord};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
@@ -28,6 +28,7 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
+use crate::room::Seat;
 use crate::runtime::Route;
 use crate::store::record::{HoldRecord, Record};
 use crate::vector::Vector;
@@ -43,6 +44,12 @@ use super::settle::{Spent, Tally};
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+
+/// Bytes of a number in a provider's answer.
+const TEXT_NUMBER: u64 = 14;
+
+/// Width of vectors that nobody has stated or seen yet.
+const USUAL_WIDTH: u32 = 1536;
 
 /// A part that did not succeed.
 enum PartError {
@@ -92,6 +99,9 @@ pub async fn run(
     let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
+    if !tally.seat.is_counted() {
+        tally.seat = parts.seat().await?;
+    }
     let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
 
     let mut running = FuturesUnordered::new();
@@ -140,7 +150,7 @@ impl Cutter {
     fn new(parts: &Parts<'_>) -> Cutter {
         let size = |index: &usize| ItemSize {
             tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.inputs[*index].raw().len() as u64 + 1,
+            bytes: parts.call.inputs[*index].len() as u64 + 1,
         };
         let sizes = parts.indices.iter().map(size).collect();
         Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
@@ -250,6 +260,21 @@ impl Parts<'_> {
         Ok(reserved)
     }
 
+    /// Room for the vectors that will be here before the answer can leave.
+    async fn seat(&self) -> Result<Seat, ApiError> {
+        let number = match self.call.form.preferred() {
+            Encoding::Float => TEXT_NUMBER,
+            Encoding::Base64 => size_of::<f32>() as u64,
+        };
+        let width = self.call.width.or(self.call.model.native_width()).unwrap_or(USUAL_WIDTH);
+        let bytes = (self.indices.len() as u64).saturating_mul(u64::from(width)).saturating_mul(number);
+        let room = &self.worker.gateway.answers;
+        tokio::select! {
+            seat = room.enter(bytes, self.patience()) => seat,
+            () = self.gone.cancelled() => Err(client_gone()),
+        }
+    }
+
     /// How long this request can wait for capacity or for money that is held by others.
     fn patience(&self) -> Duration {
         let quota = &self.call.context.running.plan.quota;
@@ -323,10 +348,16 @@ impl Parts<'_> {
                 Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
             };
             let route = &self.routes[route];
+            // A part of a body that lies on disk is in memory from here to the end of its call only.
+            let inputs = match self.inputs(&range).await {
+                Ok(inputs) => inputs,
+                Err(error) => break Err(PartError::Failed(error)),
+            };
             seen.attempts += 1;
             seen.dwell += permit.dwell;
             let started = clock::mono();
-            let exchange = self.exchange(route, &range).await;
+            let exchange = self.exchange(route, &inputs).await;
+            drop(inputs);
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
@@ -354,11 +385,18 @@ impl Parts<'_> {
         PartEnd { range, result, seen }
     }
 
-    async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
-        let inputs: Vec<Input> =
-            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
-        let expect = Expect { count: range.len(), width: None, dtype: self.call.options.dtype };
-        self.worker.embed(self.call, route, &inputs, &expect).await
+    /// The inputs of a part, in memory.
+    async fn inputs(&self, range: &Range<usize>) -> Result<Vec<Input>, ApiError> {
+        let inputs = self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
+        Input::load(inputs).await.map_err(|error| {
+            tracing::warn!(%error, "a spooled request body could not be read (server.spool_dir)");
+            ApiError::new(Code::Internal, "the request body could not be kept")
+        })
+    }
+
+    async fn exchange(&self, route: &Route, inputs: &[Input]) -> Exchange {
+        let expect = Expect { count: inputs.len(), width: None, dtype: self.call.options.dtype };
+        self.worker.embed(self.call, route, inputs, &expect).await
     }
 
     /// Whether and after which wait the part is tried again.
@@ -411,7 +449,7 @@ impl Parts<'_> {
 
     fn too_large(&self, error: &ProviderError, range: &Range<usize>) -> TooLarge {
         let indices = &self.indices[range.clone()];
-        let bytes = indices.iter().map(|index| self.call.inputs[*index].raw().len() as u64 + 1).sum();
+        let bytes = indices.iter().map(|index| self.call.inputs[*index].len() as u64 + 1).sum();
         let hint = parse_limit_hint(&error.message);
         let kind = if error.message.to_ascii_lowercase().contains("token") {
             TooMuch::Tokens

@@ -126,8 +126,9 @@ fn digest(call: &Call, input: usize, kind: ItemKind, exact: [u8; 32]) -> [u8; 32
     if call.normalization == Normalization::Exact || kind != ItemKind::Text {
         return exact;
     }
-    let Input::Text(raw) = &call.inputs[input] else { return exact };
-    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(raw) {
+    // Only search queries are folded, and those are small: reading one back blocks nobody.
+    let Ok(Input::Text(raw)) = call.inputs[input].load_blocking() else { return exact };
+    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(&raw) {
         Ok(text) => normalized_digest(&text, call.normalization),
         Err(_not_text) => exact,
     }

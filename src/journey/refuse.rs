@@ -22,7 +22,7 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     let routes = &call.model.routes;
     let plain = call.options == EmbedOptions::default()
         && call.asked_width.is_none()
-        && call.inputs.iter().all(|input| matches!(input, Input::Text(_)));
+        && !call.inputs.iter().any(Input::is_tokens);
     if routes.is_empty() {
         return Err(ApiError::new(Code::NoCompatibleUpstream, "no upstream serves this model"));
     }
@@ -50,8 +50,10 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
 
 fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
     // One input of each kind is enough to know: what is refused depends on the kind, not on the text.
-    let tokens = call.inputs.iter().find(|input| matches!(input, Input::Tokens(_)));
-    let inputs = [tokens.or(call.inputs.first()).cloned().unwrap_or_else(|| Input::Text("\"\"".into()))];
+    let inputs = [match call.inputs.iter().any(Input::is_tokens) {
+        true => Input::Tokens("[0]".into()),
+        false => Input::Text("\"\"".into()),
+    }];
     if route.upstream.plan.provider == crate::config::plan::Provider::Simulated {
         return crate::worker::simulated_takes(&inputs, &call.options);
     }

@@ -15,6 +15,7 @@ use crate::ids::UpstreamId;
 use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::room::Seat;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::telemetry::CacheResult;
 use crate::telemetry::labels;
@@ -54,6 +55,8 @@ pub struct Tally {
     pub holds: Vec<Hold>,
     /// Upstream calls made.
     pub attempts: u32,
+    /// Room for the answer, if it is a large one.
+    pub seat: Seat,
     dwell: Duration,
     first_call: Option<Mono>,
     last_call: Option<Mono>,
@@ -108,6 +111,8 @@ pub struct Finished {
     pub dwell: Duration,
     /// Time at upstreams.
     pub upstream_time: Duration,
+    /// Room for the answer, if it is a large one: kept until it is out.
+    pub seat: Seat,
 }
 
 /// Resolves, records and counts; the only end of a journey.
@@ -141,6 +146,7 @@ pub async fn finish(
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
+        seat: tally.seat,
         call,
     }
 }
