@@ -45,6 +45,8 @@ pub struct Gateway {
     pub bodies: Arc<BodyBudget>,
     /// Large answers that are being put together.
     pub answers: Room,
+    /// Large requests to upstreams that are under way.
+    pub requests: Room,
     /// Whether work is taken.
     pub lifecycle: Arc<Lifecycle>,
 }
@@ -64,7 +66,8 @@ impl Gateway {
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&telemetry));
         let cache = Cache::new(&plan.cache);
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
-        let answers = Room::new(plan.server.max_buffered_bytes);
+        let (answers, requests) =
+            (Room::new(plan.server.max_buffered_bytes), Room::new(plan.server.max_buffered_bytes));
         let (watch, asked) = sentinel::line();
         let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch };
         let running = parts.running(plan);
@@ -81,6 +84,7 @@ impl Gateway {
             telemetry,
             bodies,
             answers,
+            requests,
             lifecycle: Arc::new(Lifecycle::default()),
         }))
     }

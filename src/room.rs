@@ -1,5 +1,5 @@
-//! Room for large answers while they are put together: a bound on the memory that all of them take at once, first come,
-//! first served. Small answers pass freely, so no search query ever waits here.
+//! Room for large things while they are in memory: answers that are put together, requests to upstreams. A bound on what
+//! all of a kind take at once, first come, first served. Small ones pass freely, so no search query ever waits here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::error::{ApiError, Code};
 
-/// Answers up to this size are not counted, bytes.
+/// What is not larger is not counted, bytes.
 const FREE: u64 = 1 << 20;
 
 /// The unit of counting, bytes.
@@ -22,7 +22,7 @@ pub struct Room {
     total: u32,
 }
 
-/// A place in the room; left when dropped. Nothing for a small answer.
+/// A place in the room; left when dropped. Nothing for what is small.
 #[derive(Debug, Default)]
 pub struct Seat(Option<OwnedSemaphorePermit>);
 
@@ -40,8 +40,7 @@ impl Room {
         Room { units: Arc::new(Semaphore::new(total as usize)), total }
     }
 
-    /// Waits for room for an answer of about `bytes`, at most for `patience`. An answer larger than the room is let in
-    /// alone.
+    /// Waits for room for about `bytes`, at most for `patience`. What is larger than the room is let in alone.
     ///
     /// # Errors
     /// 503 after `patience`.
@@ -57,7 +56,7 @@ impl Room {
             Ok(Ok(permit)) => Ok(Seat(Some(permit))),
             Ok(Err(_)) | Err(_) => Err(ApiError::new(
                 Code::Overloaded,
-                "other large answers take all the memory there is for them (server.max_buffered_bytes)",
+                "other large requests take all the memory there is for them (server.max_buffered_bytes)",
             )
             .retry_after(Some(Duration::from_secs(1)))),
         }

@@ -161,16 +161,16 @@ impl Worker {
         wire
     }
 
-    /// One call for the vectors of `inputs`.
-    pub async fn embed(&self, call: &Call, route: &Route, inputs: &[Input], expect: &Expect) -> Exchange {
+    /// One call for the vectors of `inputs`, which are let go once they stand in the request.
+    pub async fn embed(&self, call: &Call, route: &Route, inputs: Vec<Input>, expect: &Expect) -> Exchange {
         let plan = &route.upstream.plan;
         if plan.provider == Provider::Simulated {
-            let answer = simulate(call, inputs).map(Reply::Answer);
+            let answer = simulate(call, &inputs).map(Reply::Answer);
             return Exchange::local(answer.map_err(|error| CallError::Bad(BadAnswer { reason: error.to_string() })));
         }
         let request = EmbedRequest {
             remote_model: &route.remote_name,
-            inputs,
+            inputs: &inputs,
             single: call.single,
             width: call.asked_width,
             encoding: call.form.preferred(),
@@ -183,6 +183,7 @@ impl Worker {
                 return Exchange::local(Err(CallError::Bad(BadAnswer { reason: unsupported.message })));
             }
         };
+        drop(inputs);
         let extra: Vec<(HeaderName, HeaderValue)> = call
             .context
             .trace

@@ -348,16 +348,16 @@ impl Parts<'_> {
                 Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
             };
             let route = &self.routes[route];
-            // A part of a body that lies on disk is in memory from here to the end of its call only.
-            let inputs = match self.inputs(&range).await {
+            // The bytes of a part are in memory from here to the end of its call only.
+            let (inputs, seat) = match self.inputs(&range).await {
                 Ok(inputs) => inputs,
                 Err(error) => break Err(PartError::Failed(error)),
             };
             seen.attempts += 1;
             seen.dwell += permit.dwell;
             let started = clock::mono();
-            let exchange = self.exchange(route, &inputs).await;
-            drop(inputs);
+            let exchange = self.exchange(route, inputs).await;
+            drop(seat);
             let ended = clock::mono();
             seen.calls.push((started, ended));
             let latency = ended.since(started);
@@ -385,16 +385,21 @@ impl Parts<'_> {
         PartEnd { range, result, seen }
     }
 
-    /// The inputs of a part, in memory.
-    async fn inputs(&self, range: &Range<usize>) -> Result<Vec<Input>, ApiError> {
-        let inputs = self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
-        Input::load(inputs).await.map_err(|error| {
+    /// The inputs of a part, in memory, and the room that its request takes.
+    async fn inputs(&self, range: &Range<usize>) -> Result<(Vec<Input>, Seat), ApiError> {
+        let inputs: Vec<Input> =
+            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
+        let bytes = inputs.iter().map(|input| input.len() as u64).sum();
+        // Whoever sits there waits for nothing but an upstream's answer, so this ends.
+        let seat = self.worker.gateway.requests.enter(bytes, self.patience()).await?;
+        let inputs = Input::load(inputs).await.map_err(|error| {
             tracing::warn!(%error, "a spooled request body could not be read (server.spool_dir)");
             ApiError::new(Code::Internal, "the request body could not be kept")
-        })
+        })?;
+        Ok((inputs, seat))
     }
 
-    async fn exchange(&self, route: &Route, inputs: &[Input]) -> Exchange {
+    async fn exchange(&self, route: &Route, inputs: Vec<Input>) -> Exchange {
         let expect = Expect { count: inputs.len(), width: None, dtype: self.call.options.dtype };
         self.worker.embed(self.call, route, inputs, &expect).await
     }

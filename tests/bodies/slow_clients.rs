@@ -15,7 +15,8 @@ use crate::support::{Gateway, embedding_config};
 /// A bound that only a connection which is never ended breaks.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const TIMES: &str = "header_timeout_s = 1\nbody_timeout_s = 1\nwrite_timeout_s = 1\n[cache]\nbackend = \"off\"";
+const TIMES: &str = "header_timeout_s = 1\nbody_timeout_s = 1\nwrite_timeout_s = 1\n[cache]\nbackend = \"off\"\n\
+                     [breaker]\nslow_ms = 600000";
 
 fn start(width: usize) -> (Provider, Gateway) {
     let provider = Provider::start(Script::new().space("A").width(width));

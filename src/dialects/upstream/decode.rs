@@ -16,6 +16,9 @@ use crate::dialects::cut::{
 use crate::dialects::{BadAnswer, Dtype, json};
 use crate::vector::Vector;
 
+/// An answer that has this much beside as much again as its vectors is not kept alive for them, bytes.
+const SLACK: usize = 4096;
+
 /// A small body is looked at again to say better what is wrong with it, bytes.
 const SMALL_BODY: usize = 64 * 1024;
 
@@ -33,7 +36,7 @@ pub struct Expect {
 /// A provider's answer in canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbedAnswer {
-    /// One vector an input, in the order of the inputs. They share the answer's memory: whoever keeps one beyond the
+    /// One vector an input, in the order of the inputs. They may share the answer's memory: whoever keeps one beyond the
     /// request detaches it.
     pub vectors: Vec<Vector>,
     /// What the provider says that it cost.
@@ -67,6 +70,11 @@ pub fn decode_embed(
     let mut vectors = Vec::with_capacity(embeddings.len());
     for (at, embedding) in embeddings.into_iter().enumerate() {
         vectors.push(vector(embedding, width, expect.dtype).map_err(|why| bad(format!("vector {at}: {why}")))?);
+    }
+    // A slice keeps all of the answer. Where that is mostly vectors nothing is lost by it while the request lasts, and a
+    // copy of tens of megabytes is saved.
+    if body.len() > 2 * vectors.iter().map(Vector::bytes).sum::<usize>() + SLACK {
+        vectors.iter_mut().for_each(|vector| *vector = vector.detached());
     }
     Ok(EmbedAnswer { vectors, usage, model })
 }

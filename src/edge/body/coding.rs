@@ -243,7 +243,7 @@ mod tests {
     const ALL: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd];
 
     fn sample() -> Vec<u8> {
-        (0..40_000_u32).flat_map(|n| (n * 2_654_435_761).to_string().into_bytes()).collect()
+        (0..40_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_string().into_bytes()).collect()
     }
 
     #[test]
