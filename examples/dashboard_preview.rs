@@ -19,6 +19,7 @@ use vectorgate::dashboard::feed::{
 use vectorgate::dashboard::http::{AdminAuth, Dashboard, configure};
 use vectorgate::ids::{TenantId, UpstreamId};
 use vectorgate::pure::class::TrafficClass;
+use vectorgate::pure::service_levels::TargetLevel;
 use vectorgate::pure::slo::{Budget, History as Points, Point};
 use vectorgate::pure::time::{Mono, Wall};
 use vectorgate::telemetry::labels::{ActorName, BreakerLevel, Objective};
@@ -282,10 +283,11 @@ impl Feed for MadeUp {
             window: Duration::from_secs(300),
             interactive_p95: Duration::from_millis(70),
             interactive_p99: Duration::from_millis(120),
+            rerank_p95: Duration::from_millis(300),
+            rerank_p99: Duration::from_millis(600),
         };
         let wall = clock::wall();
-        let budgets = Objective::ALL.iter().map(|name| (*name, self.budget(*name))).collect::<Vec<_>>();
-        let budgets: Vec<_> = budgets.iter().map(|(name, budget)| (*name, budget)).collect();
+        let levels: Vec<_> = Objective::ALL.iter().map(|name| TargetLevel::of(&self.budget(*name), now())).collect();
         DashboardSnapshot {
             at_ms: wall.0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -293,7 +295,7 @@ impl Feed for MadeUp {
             uptime_s: now().0 / 1_000_000_000,
             status: Serving::Serving,
             currency: "EUR".to_owned(),
-            slo: SloView::new(&slo, &budgets, now()),
+            slo: SloView::new(&slo, &levels),
             classes: TrafficClass::ALL.map(|class| self.class(class)).to_vec(),
             totals: TotalsView { cache_hit_ratio: 0.41, cost_per_query: 0.0000213 },
             buffered_bytes: 1_200_000,

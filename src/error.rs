@@ -36,12 +36,16 @@ pub enum Code {
     BudgetExhausted,
     /// The tenant may not use that model.
     ModelNotAllowed,
+    /// A change on the admin side that may have been sent by another site's page.
+    Forbidden,
     /// No such model.
     ModelNotFound,
     /// No such route.
     RouteNotFound,
     /// The route exists, the method does not.
     MethodNotAllowed,
+    /// It contradicts what is there; admin side only.
+    Conflict,
     /// The body's media type or coding is not understood.
     UnsupportedMediaType,
     /// The body did not arrive in time.
@@ -97,7 +101,7 @@ pub struct Row {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Code; 29] = [
+    pub const ALL: [Code; 31] = [
         Code::InvalidJson,
         Code::InvalidInput,
         Code::UnsupportedDimensions,
@@ -106,9 +110,11 @@ impl Code {
         Code::InvalidApiKey,
         Code::BudgetExhausted,
         Code::ModelNotAllowed,
+        Code::Forbidden,
         Code::ModelNotFound,
         Code::RouteNotFound,
         Code::MethodNotAllowed,
+        Code::Conflict,
         Code::UnsupportedMediaType,
         Code::BodyTimeout,
         Code::BodyTooLarge,
@@ -129,6 +135,25 @@ impl Code {
         Code::Internal,
     ];
 
+    /// Whether it leaves a search without vectors for want of upstreams or quota: lexical results take their place.
+    pub const fn wants_lexical(self) -> bool {
+        matches!(
+            self,
+            Code::UpstreamCircuitOpen
+                | Code::NoCompatibleUpstream
+                | Code::UpstreamError
+                | Code::UpstreamAuth
+                | Code::UpstreamBadResponse
+                | Code::UpstreamTimeout
+                | Code::UpstreamRateLimited
+                | Code::TenantRateLimited
+                | Code::QueueFull
+                | Code::QueueTimeout
+                | Code::Overloaded
+                | Code::ShuttingDown
+        )
+    }
+
     /// The table.
     pub const fn row(self) -> Row {
         const fn row(name: &'static str, status: u16, kind: &'static str, source: Source, retryable: bool) -> Row {
@@ -146,9 +171,11 @@ impl Code {
             Code::InvalidApiKey => row("invalid_api_key", 401, "authentication_error", Source::Client, false),
             Code::BudgetExhausted => row("budget_exhausted", 402, "insufficient_quota", Source::Client, false),
             Code::ModelNotAllowed => row("model_not_allowed", 403, "permission_error", Source::Client, false),
+            Code::Forbidden => row("forbidden", 403, "permission_error", Source::Client, false),
             Code::ModelNotFound => row("model_not_found", 404, REQUEST, Source::Client, false),
             Code::RouteNotFound => row("route_not_found", 404, REQUEST, Source::Client, false),
             Code::MethodNotAllowed => row("method_not_allowed", 405, REQUEST, Source::Client, false),
+            Code::Conflict => row("conflict", 409, REQUEST, Source::Client, false),
             Code::UnsupportedMediaType => row("unsupported_media_type", 415, REQUEST, Source::Client, false),
             Code::BodyTimeout => row("body_timeout", 408, REQUEST, Source::Client, true),
             Code::BodyTooLarge => row("body_too_large", 413, REQUEST, Source::Client, false),

@@ -18,19 +18,20 @@ use crate::edge::auth::KeyRing;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::pure::token_estimate::{Correction, Estimate};
+use crate::store::redis::ledger::{SharedAccount, SharedLedger};
 
 /// One configuration in force.
 pub struct Running {
-    /// The configuration.
-    pub plan: Plan,
+    /// The configuration; its list of tenants lacks those made on the admin side since it was loaded.
+    pub plan: Arc<Plan>,
     /// Who holds which key.
     pub keys: KeyRing<KeyOwner>,
     /// Models by name.
-    pub models: HashMap<ModelName, Arc<ModelRuntime>>,
+    pub models: Arc<HashMap<ModelName, Arc<ModelRuntime>>>,
     /// Tenants by id.
     pub tenants: HashMap<TenantId, Arc<TenantRuntime>>,
     /// Upstreams in the order of the file.
-    pub upstreams: Vec<Arc<UpstreamHandle>>,
+    pub upstreams: Arc<[Arc<UpstreamHandle>]>,
 }
 
 /// Who a key belongs to.
@@ -42,7 +43,7 @@ pub struct KeyOwner {
     pub fingerprint: KeyFingerprint,
 }
 
-/// A tenant with its balance.
+/// A tenant with its balance. A reload that changes the tenant makes another value with the same balance.
 pub struct TenantRuntime {
     /// What the configuration says.
     pub plan: Arc<Tenant>,
@@ -50,6 +51,17 @@ pub struct TenantRuntime {
     pub board: Arc<Board>,
     /// Owns its balance.
     pub ledger: Addr<LedgerActor>,
+    /// Its balance in the ledger that replicas share, where there is one; then the actor above owns its limits only.
+    pub shared: Option<Shared>,
+}
+
+/// A tenant's account in the shared ledger.
+#[derive(Clone)]
+pub struct Shared {
+    /// The ledger.
+    pub ledger: Arc<SharedLedger>,
+    /// The account.
+    pub account: Arc<SharedAccount>,
 }
 
 /// A model with what was learned of it.
@@ -136,12 +148,7 @@ impl Running {
     ) -> Result<Arc<ModelRuntime>, ApiError> {
         let name = ModelName::from(name);
         let Some(model) = self.models.get(&name) else {
-            let mut known: Vec<&str> = self
-                .models
-                .values()
-                .filter(|model| model.plan.kind == kind && tenant.plan.may_use(&model.plan.name))
-                .map(|model| model.plan.name.as_str())
-                .collect();
+            let mut known: Vec<&str> = self.usable_models(tenant, kind).map(|model| model.plan.name.as_str()).collect();
             known.sort_unstable();
             let message =
                 format!("the model {:?} does not exist here; known: {}", shorten(name.as_str()), known.join(", "));
@@ -161,6 +168,33 @@ impl Running {
             return Err(ApiError::new(Code::InvalidInput, message).param("model"));
         }
         Ok(Arc::clone(model))
+    }
+
+    /// The only model of that kind that this tenant may use: dialects of servers that have one model name none.
+    ///
+    /// # Errors
+    /// `invalid_input` when there are several, `model_not_found` when there is none.
+    pub fn only_model(&self, tenant: &TenantRuntime, kind: ModelKind) -> Result<Arc<ModelRuntime>, ApiError> {
+        let mut usable: Vec<&Arc<ModelRuntime>> = self.usable_models(tenant, kind).collect();
+        match usable[..] {
+            [only] => Ok(Arc::clone(only)),
+            [] => {
+                let message = format!("there is no {} model that this key may use", kind.as_str());
+                Err(ApiError::new(Code::ModelNotFound, message).param("model"))
+            }
+            _ => {
+                usable.sort_unstable_by(|a, b| a.plan.name.as_str().cmp(b.plan.name.as_str()));
+                let names: Vec<&str> = usable.iter().map(|model| model.plan.name.as_str()).collect();
+                let message =
+                    format!("`model` is missing, and there are several {} models: {}", kind.as_str(), names.join(", "));
+                Err(ApiError::new(Code::InvalidInput, message).param("model"))
+            }
+        }
+    }
+
+    fn usable_models(&self, tenant: &TenantRuntime, kind: ModelKind) -> impl Iterator<Item = &Arc<ModelRuntime>> {
+        let models = self.models.values();
+        models.filter(move |model| model.plan.kind == kind && tenant.plan.may_use(&model.plan.name))
     }
 }
 

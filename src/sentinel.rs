@@ -1,25 +1,32 @@
 //! Watches that upstreams of one vector space really make the same vectors.
 //!
-//! A fixed set of texts is embedded by every upstream of a space, at start and before the first use after an outage.
+//! A fixed set of texts is embedded by every upstream of a space, at start and before the first use after an outage: a
+//! breaker that was open, or, where another upstream can stand in, a refused connection or several failures in a row.
 //! The first upstream that answered, in the order of the file, is the space's reference; its vectors are kept in the
 //! store's folder, so that a later start compares with them even while that upstream is down. An upstream whose cosine
 //! to the reference is below [`SAME`] is taken out until a later check says otherwise; the reference itself never is.
 //!
 //! Spaces with a single upstream are never asked: there is nothing to compare and nothing that could be mixed.
 
-use std::collections::BTreeMap;
+mod judge;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64_simd::STANDARD as BASE64;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use futures_util::StreamExt as _;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::actors::upstream::{Command, Order, UpstreamHandle};
+use judge::{Finding, Fingerprint, Judge, Reference};
+
+use crate::actors::upstream::{Board, Command, Order, UpstreamHandle};
 use crate::config::plan::{Model, ModelKind, Plan, Provider, Upstream};
 use crate::crowd::Breath;
 use crate::dialects::upstream::{Expect, decode_embed, decode_error, encode_embed};
@@ -37,6 +44,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pause before an upstream that did not answer its check is asked again.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Pause before an upstream whose vectors differ is looked at again: its operator may have put it right.
+const QUARANTINE: Duration = Duration::from_secs(60);
+
+/// How long the first reference of a space waits for upstreams that stand earlier in the file: one that is silent must
+/// not keep the others out for as long as its check may take.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Outages of one upstream that begin closer together than this are flapping.
+const FLAPPING: Duration = Duration::from_secs(60);
 
 /// The texts: short and long, several scripts, code, so that a different tokenizer, pooling or prefix shows.
 const TEXTS: [&str; 5] = [
@@ -56,11 +73,14 @@ pub struct Member {
     pub remote_name: String,
 }
 
-/// An upstream's vectors of [`TEXTS`].
-type Fingerprint = Vec<Vec<f32>>;
-
 /// The embedding spaces that more than one upstream serves, with those upstreams in the order of the file.
 pub fn shared_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
+    let mut spaces = all_spaces(plan);
+    spaces.retain(|_, members| members.len() > 1);
+    spaces
+}
+
+fn all_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
     let mut spaces: BTreeMap<SpaceId, Vec<Member>> = BTreeMap::new();
     for upstream in &plan.upstreams {
         for serves in &upstream.serves {
@@ -72,15 +92,25 @@ pub fn shared_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
             }
         }
     }
-    spaces.retain(|_, members| members.len() > 1);
     spaces
+}
+
+impl Member {
+    /// Whether the two send the same request to the same place.
+    fn speaks_as(&self, other: &Member) -> bool {
+        let (one, another) = (&self.upstream, &other.upstream);
+        one.id == another.id
+            && one.provider == another.provider
+            && one.base_url == another.base_url
+            && self.remote_name == other.remote_name
+    }
 }
 
 /// Asks one upstream for its vectors of the fixed texts.
 ///
 /// # Errors
 /// Why there are none, in words for an operator.
-pub async fn fingerprint(member: &Member) -> Result<Vec<Vec<f32>>, String> {
+pub async fn fingerprint(member: &Member) -> Result<Fingerprint, String> {
     if member.upstream.provider == Provider::Simulated {
         return Ok(TEXTS.iter().map(|text| simulated::embed(text, 384)).collect());
     }
@@ -139,80 +169,85 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     if norm == 0.0 { -1.0 } else { dot(a, b) / norm }
 }
 
-/// A space's reference, as kept in the store's folder.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Reference {
-    /// Whose vectors they are.
-    upstream: UpstreamId,
-    /// Base64 of little-endian f32, one a text.
-    vectors: Vec<String>,
+/// Asks for checks, and knows who else makes an upstream's vectors.
+#[derive(Clone)]
+pub struct Watch {
+    line: UnboundedSender<Asked>,
+    stand_ins: Arc<ArcSwap<BTreeMap<UpstreamId, Vec<Arc<Board>>>>>,
 }
 
-impl Reference {
-    fn of(upstream: UpstreamId, fingerprint: &[Vec<f32>]) -> Reference {
-        let encode = |vector: &Vec<f32>| {
-            BASE64.encode_to_string(vector.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
-        };
-        Reference { upstream, vectors: fingerprint.iter().map(encode).collect() }
-    }
-
-    fn fingerprint(&self) -> Option<Fingerprint> {
-        let decode = |text: &String| {
-            let bytes = BASE64.decode_to_vec(text.as_bytes()).ok()?;
-            Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
-        };
-        self.vectors.iter().map(decode).collect()
-    }
+/// What is asked for.
+enum Asked {
+    /// The upstream's breaker is about to let calls through again.
+    Back(UpstreamId),
+    /// The upstream seems to be down.
+    Lost(UpstreamId),
+    /// This is to be watched from now on.
+    Watch(Watched),
 }
 
-/// Asks for a check of an upstream that may be back from an outage.
-#[derive(Debug, Clone)]
-pub struct Watch(UnboundedSender<UpstreamId>);
+/// The end of the line that the sentinel listens on.
+pub struct Line(UnboundedReceiver<Asked>);
 
-impl Watch {
-    /// Has `upstream` checked before it is used again.
-    pub fn recheck(&self, upstream: &UpstreamId) {
-        if self.0.send(upstream.clone()).is_err() {
-            tracing::debug!(%upstream, "nobody checks vectors any more: the gateway is ending");
-        }
-    }
-}
-
-/// The two ends of the line on which checks are asked for.
-pub fn line() -> (Watch, UnboundedReceiver<UpstreamId>) {
-    let (sender, receiver) = unbounded_channel();
-    (Watch(sender), receiver)
-}
-
-/// Checks spaces, and takes upstreams out and puts them back.
-pub struct Sentinel {
+/// The spaces of one configuration that are watched, and the upstreams that serve them.
+#[derive(Clone, Default)]
+pub struct Watched {
+    /// Those with several members, incumbents first: who served the space before another joined it is what its clients'
+    /// vectors come from. Else in the order of the file.
     spaces: BTreeMap<SpaceId, Vec<Member>>,
+    /// All of them.
+    all: BTreeMap<SpaceId, Vec<Member>>,
     handles: BTreeMap<UpstreamId, Arc<UpstreamHandle>>,
-    references: BTreeMap<SpaceId, Reference>,
-    kept_in: PathBuf,
-    telemetry: Arc<Telemetry>,
 }
 
-impl Sentinel {
-    /// A sentinel over the plan's shared spaces; until its first check, all members but each space's first are out.
-    pub fn new(plan: &Plan, handles: &[Arc<UpstreamHandle>], telemetry: Arc<Telemetry>) -> Sentinel {
-        let kept_in = plan.store.path.join("references.json");
-        let sentinel = Sentinel {
-            spaces: shared_spaces(plan),
-            handles: handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect(),
-            references: load(&kept_in),
-            kept_in,
-            telemetry,
-        };
-        for member in sentinel.spaces.values().flat_map(|members| members.iter().skip(1)) {
-            sentinel.order(&member.upstream.id, Command::Quarantine(true));
+impl Watched {
+    /// What is to be watched of a configuration that follows one of which `before` was watched.
+    pub fn of(plan: &Plan, handles: &[Arc<UpstreamHandle>], before: &Watched) -> Watched {
+        let handles = handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect();
+        let mut spaces = shared_spaces(plan);
+        for (space, members) in &mut spaces {
+            members.sort_by_key(|member| !before.served(space, member));
         }
-        sentinel
+        Watched { spaces, all: all_spaces(plan), handles }
     }
 
-    /// Whether there is anything to watch.
-    pub fn is_idle(&self) -> bool {
-        self.spaces.is_empty()
+    fn upstreams(&self) -> BTreeSet<&UpstreamId> {
+        self.spaces.values().flatten().map(|member| &member.upstream.id).collect()
+    }
+
+    /// Whether this member of the space is watched, sending the same to the same place: then what one was found to be the
+    /// other is.
+    fn has(&self, space: &SpaceId, member: &Member) -> bool {
+        self.spaces.get(space).is_some_and(|members| members.iter().any(|one| one.speaks_as(member)))
+    }
+
+    /// Whether this member served the space, alone or with others.
+    fn served(&self, space: &SpaceId, member: &Member) -> bool {
+        self.all.get(space).is_some_and(|members| members.iter().any(|one| one.speaks_as(member)))
+    }
+
+    /// Members that may not be used before they were compared: those that did not serve the space before, unless there
+    /// is nobody else; then the first may.
+    fn newcomers<'a>(&'a self, before: &'a Watched) -> impl Iterator<Item = &'a UpstreamId> {
+        self.spaces.iter().flat_map(move |(space, members)| {
+            let new = members.iter().skip(1).filter(move |member| !before.served(space, member));
+            new.map(|member| &member.upstream.id)
+        })
+    }
+
+    /// For each upstream what the others publish that make the vectors of all its shared spaces.
+    fn stand_ins(&self) -> BTreeMap<UpstreamId, Vec<Arc<Board>>> {
+        let in_all_spaces_of = |one: &UpstreamId, other: &UpstreamId| {
+            let mut spaces = self.spaces.values().filter(|members| has(members, one));
+            one != other && spaces.all(|members| has(members, other))
+        };
+        self.upstreams()
+            .into_iter()
+            .map(|one| {
+                let others = self.handles.iter().filter(|(other, _)| in_all_spaces_of(one, other));
+                (one.clone(), others.map(|(_, handle)| Arc::clone(&handle.board)).collect())
+            })
+            .collect()
     }
 
     fn order(&self, upstream: &UpstreamId, command: Command) {
@@ -220,81 +255,241 @@ impl Sentinel {
             handle.actor.do_send(Order(command));
         }
     }
+}
 
-    /// Checks everything once, then whatever is asked for, until the line is closed.
-    pub async fn run(mut self, mut asked: UnboundedReceiver<UpstreamId>, line: Watch) {
-        let all: Vec<UpstreamId> = self.spaces.values().flatten().map(|member| member.upstream.id.clone()).collect();
-        for upstream in all {
-            self.check(&upstream, &line).await;
+impl Watch {
+    /// Has `upstream` checked before it is used again.
+    pub fn recheck(&self, upstream: &UpstreamId) {
+        self.ask(Asked::Back(upstream.clone()));
+    }
+
+    /// Has `upstream`, which stopped answering, checked until it is back.
+    pub fn lost(&self, upstream: &UpstreamId) {
+        self.ask(Asked::Lost(upstream.clone()));
+    }
+
+    /// Has another configuration watched. What cannot be compared any more is free of doubt at once, and what joins a space
+    /// is out of it at once; the checks follow.
+    pub fn watch(&self, before: &Watched, next: Watched) {
+        let compared = next.upstreams();
+        for upstream in before.upstreams().difference(&compared) {
+            before.order(upstream, Command::Verified);
         }
-        while let Some(upstream) = asked.recv().await {
-            self.check(&upstream, &line).await;
+        for upstream in next.newcomers(before) {
+            next.order(upstream, Command::AwaitCheck);
+        }
+        self.stand_ins.store(Arc::new(next.stand_ins()));
+        self.ask(Asked::Watch(next));
+    }
+
+    /// Whether another upstream that can be used now makes the vectors of `upstream`.
+    pub fn has_stand_in(&self, upstream: &UpstreamId) -> bool {
+        self.stand_ins.load().get(upstream).is_some_and(|boards| boards.iter().any(|board| board.usable()))
+    }
+
+    fn ask(&self, asked: Asked) {
+        if self.line.send(asked).is_err() {
+            tracing::debug!("nobody checks vectors any more: the gateway is ending");
+        }
+    }
+}
+
+/// The two ends of the line on which checks are asked for.
+pub fn line() -> (Watch, Line) {
+    let (line, receiver) = unbounded_channel();
+    (Watch { line, stand_ins: Arc::default() }, Line(receiver))
+}
+
+/// Checks spaces, and takes upstreams out and puts them back.
+pub struct Sentinel {
+    watched: Watched,
+    judge: Judge,
+    kept: BTreeMap<SpaceId, Reference>,
+    kept_in: PathBuf,
+    checks: FuturesUnordered<LocalBoxFuture<'static, Checked>>,
+    /// Upstreams with a check under way or arranged.
+    busy: BTreeSet<UpstreamId>,
+    /// Outages of each upstream that followed each other closely, and when the last began.
+    outages: BTreeMap<UpstreamId, (u32, Instant)>,
+    telemetry: Arc<Telemetry>,
+}
+
+/// One upstream's vectors in each of its shared spaces, or why there are none.
+struct Checked {
+    upstream: UpstreamId,
+    answers: Vec<(SpaceId, Member, Result<Fingerprint, String>)>,
+}
+
+impl Sentinel {
+    /// A sentinel over the shared spaces of a first configuration, whose references are kept in `folder`; until its first
+    /// check, all members but each space's first are out.
+    pub fn new(watched: Watched, folder: &Path, watch: &Watch, telemetry: Arc<Telemetry>) -> Sentinel {
+        let kept_in = folder.join("references.json");
+        let kept = load(&kept_in);
+        let members = |members: &Vec<Member>| members.iter().map(|member| member.upstream.id.clone()).collect();
+        let judge = Judge::new(watched.spaces.iter().map(|(space, list)| (space.clone(), members(list))), &kept);
+        watch.stand_ins.store(Arc::new(watched.stand_ins()));
+        for upstream in watched.newcomers(&Watched::default()) {
+            watched.order(upstream, Command::AwaitCheck);
+        }
+        Sentinel {
+            watched,
+            judge,
+            kept,
+            kept_in,
+            checks: FuturesUnordered::new(),
+            busy: BTreeSet::new(),
+            outages: BTreeMap::new(),
+            telemetry,
         }
     }
 
-    /// Checks one upstream in every shared space that it serves.
-    async fn check(&mut self, upstream: &UpstreamId, line: &Watch) {
-        let memberships: Vec<(SpaceId, Member)> = self
-            .spaces
-            .iter()
-            .filter_map(|(space, members)| {
-                let member = members.iter().find(|member| member.upstream.id == *upstream)?;
-                Some((space.clone(), member.clone()))
-            })
-            .collect();
-        let mut fit = true;
-        for (space, member) in memberships {
-            match fingerprint(&member).await {
-                Ok(vectors) => fit &= self.compare(&space, upstream, &vectors),
-                Err(reason) => {
-                    tracing::warn!(%upstream, %space, reason, "vectors could not be checked, the upstream waits");
-                    fit = false;
-                    let (line, upstream) = (line.clone(), upstream.clone());
-                    actix_web::rt::spawn(async move {
-                        sleep(AGAIN).await;
-                        line.recheck(&upstream);
-                    });
+    /// Goes on with another configuration: what stays as it was keeps its verdict, all else is checked.
+    fn renew(&mut self, next: Watched) {
+        let before = std::mem::replace(&mut self.watched, next);
+        let known = |space: &SpaceId, list: &[Member]| -> Vec<(UpstreamId, bool)> {
+            list.iter().map(|member| (member.upstream.id.clone(), before.has(space, member))).collect()
+        };
+        let spaces: Vec<_> =
+            self.watched.spaces.iter().map(|(space, list)| (space.clone(), known(space, list))).collect();
+        let unknown: BTreeSet<UpstreamId> =
+            spaces.iter().flat_map(|(_, list)| list).filter(|(_, known)| !known).map(|(id, _)| id.clone()).collect();
+        self.judge = self.judge.renewed(spaces, &self.kept);
+        for upstream in unknown {
+            self.check(&upstream, Duration::ZERO);
+        }
+    }
+
+    /// Checks everything once, then whatever is asked for, until the line is closed.
+    pub async fn run(mut self, Line(mut asked): Line) {
+        let all: Vec<UpstreamId> = self.watched.upstreams().into_iter().cloned().collect();
+        for upstream in all {
+            self.check(&upstream, Duration::ZERO);
+        }
+        let mut hurry = std::pin::pin!(sleep(GRACE));
+        let mut hurried = false;
+        loop {
+            tokio::select! {
+                asked = asked.recv() => match asked {
+                    None => return,
+                    Some(Asked::Watch(watched)) => {
+                        self.renew(watched);
+                        hurry.as_mut().reset(Instant::now() + GRACE);
+                        hurried = false;
+                    }
+                    Some(Asked::Back(upstream)) => self.check(&upstream, Duration::ZERO),
+                    Some(Asked::Lost(upstream)) => {
+                        let wait = self.outage(&upstream);
+                        self.check(&upstream, wait);
+                    }
+                },
+                Some(checked) = self.checks.next() => self.checked(checked),
+                () = &mut hurry, if !hurried => {
+                    hurried = true;
+                    let findings = self.judge.hurry();
+                    self.act(findings);
                 }
             }
         }
-        if fit {
-            self.order(upstream, Command::Quarantine(false));
+    }
+
+    /// How long an upstream that went down stays out at least: longer each time it does so again soon, so that one which
+    /// flaps does not drag the traffic to and fro.
+    fn outage(&mut self, upstream: &UpstreamId) -> Duration {
+        let now = Instant::now();
+        let (count, last) = self.outages.entry(upstream.clone()).or_insert((0, now));
+        *count = if now.duration_since(*last) < FLAPPING { (*count + 1).min(5) } else { 1 };
+        *last = now;
+        match *count {
+            0 | 1 => Duration::ZERO,
+            again => AGAIN * (1 << (again - 2)),
         }
     }
 
-    /// Compares with the space's reference, or becomes it; false if the vectors are of another space.
-    fn compare(&mut self, space: &SpaceId, upstream: &UpstreamId, vectors: &[Vec<f32>]) -> bool {
-        let known = self
-            .references
-            .get(space)
-            .and_then(|reference| Some((reference.upstream.clone(), reference.fingerprint()?)));
-        let Some((owner, reference)) = known else {
-            self.references.insert(space.clone(), Reference::of(upstream.clone(), vectors));
+    /// Begins a check of one upstream, in every shared space that it serves, after `wait`.
+    fn check(&mut self, upstream: &UpstreamId, wait: Duration) {
+        if !self.busy.insert(upstream.clone()) {
+            return;
+        }
+        self.judge.asked(upstream);
+        let is_it = |member: &&Member| member.upstream.id == *upstream;
+        let memberships: Vec<(SpaceId, Member)> = self
+            .watched
+            .spaces
+            .iter()
+            .filter_map(|(space, members)| Some((space.clone(), members.iter().find(is_it)?.clone())))
+            .collect();
+        let upstream = upstream.clone();
+        self.checks.push(Box::pin(async move {
+            sleep(wait).await;
+            let mut answers = Vec::with_capacity(memberships.len());
+            for (space, member) in memberships {
+                let answer = fingerprint(&member).await;
+                answers.push((space, member, answer));
+            }
+            Checked { upstream, answers }
+        }));
+    }
+
+    fn checked(&mut self, Checked { upstream, answers }: Checked) {
+        self.busy.remove(&upstream);
+        let current = self.watched.spaces.values().filter(|members| has(members, &upstream)).count();
+        let stale = answers.iter().any(|(space, member, _)| !self.watched.has(space, member));
+        if stale || current != answers.len() {
+            // A reload has changed it meanwhile: what it was says nothing of what it is.
+            if current > 0 {
+                self.check(&upstream, Duration::ZERO);
+            }
+            return;
+        }
+        let mut failed = false;
+        for (space, _, answer) in answers {
+            if let Err(reason) = &answer {
+                failed = true;
+                tracing::warn!(%upstream, %space, reason, "vectors could not be checked, the upstream waits");
+            }
+            let findings = self.judge.answered(&upstream, &space, answer.ok());
+            self.act(findings);
+        }
+        if failed {
+            self.check(&upstream, AGAIN);
+        }
+    }
+
+    fn act(&mut self, findings: Vec<Finding>) {
+        for finding in findings {
+            match finding {
+                Finding::Verified(upstream) => self.watched.order(&upstream, Command::Verified),
+                Finding::Differs { upstream, space, cosine } => {
+                    tracing::debug!(%upstream, %space, "differs from the reference");
+                    self.telemetry.events.quarantined(&upstream, cosine);
+                    self.watched.order(&upstream, Command::Quarantine);
+                    self.check(&upstream, QUARANTINE);
+                }
+                Finding::ReferenceChanged { upstream, space, cosine } => {
+                    tracing::error!(%upstream, %space, cosine, "the reference of a vector space no longer makes the vectors it made");
+                }
+            }
+        }
+        let references = self.judge.references();
+        if references != self.kept {
+            self.kept.extend(references);
             self.keep();
-            return true;
-        };
-        let cosine = lowest_cosine(&reference, vectors);
-        if cosine >= SAME {
-            return true;
         }
-        if owner == *upstream {
-            // Its word defines the space; that it changed is the operator's to judge.
-            tracing::error!(%upstream, %space, cosine, "the reference of a vector space no longer makes the vectors it made");
-            return true;
-        }
-        self.telemetry.events.quarantined(upstream, cosine);
-        self.order(upstream, Command::Quarantine(true));
-        false
     }
 
     fn keep(&self) {
-        let written = serde_json::to_vec_pretty(&self.references)
+        let written = serde_json::to_vec_pretty(&self.kept)
             .map_err(std::io::Error::other)
             .and_then(|text| std::fs::write(&self.kept_in, text));
         if let Err(error) = written {
             tracing::warn!(%error, file = %self.kept_in.display(), "the reference vectors could not be kept");
         }
     }
+}
+
+fn has(members: &[Member], upstream: &UpstreamId) -> bool {
+    members.iter().any(|member| member.upstream.id == *upstream)
 }
 
 fn load(path: &Path) -> BTreeMap<SpaceId, Reference> {
@@ -308,13 +503,6 @@ fn load(path: &Path) -> BTreeMap<SpaceId, Reference> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_reference_survives_being_kept() {
-        let vectors = vec![vec![0.5, -0.0, 1e-30], vec![1.0, 2.0, 3.0]];
-        let kept = Reference::of("u".into(), &vectors);
-        assert_eq!(kept.fingerprint(), Some(vectors));
-    }
 
     #[test]
     fn only_equal_directions_are_the_same() {

@@ -1,30 +1,36 @@
 //! What one HTTP worker thread has of its own: its connections to upstreams and its buffers of small facts.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
+use bytes::Bytes;
+use tracing::Span;
 
-use crate::actors::router::{Served, ServedBatch};
+use crate::actors::router::ServedBatch;
+use crate::cache::Value;
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
 use crate::crowd::{Breath, Crowd};
 use crate::dialects::cut::UsageRead;
-use crate::dialects::upstream::{EmbedAnswer, Expect, decode_embed, decode_error, encode_embed};
-use crate::dialects::wire::{Answer, Wire, WireError};
-use crate::dialects::{
-    BadAnswer, Dtype, EmbedOptions, EmbedRequest, Input, ProviderError, Unsupported, client, simulated,
+use crate::dialects::rerank::{Document, RerankAnswer, RerankRequest, search_units};
+use crate::dialects::upstream::{
+    EmbedAnswer, Expect, decode_embed, decode_error, decode_rerank, encode_embed, encode_rerank,
 };
+use crate::dialects::wire::{Answer, Wire, WireError};
+use crate::dialects::{BadAnswer, EmbedRequest, Input, ProviderError, Unsupported, WireRequest, client, simulated};
 use crate::gateway::Gateway;
-use crate::ids::UpstreamId;
-use crate::journey::classify::Call;
+use crate::journey::classify::{Call, EmbedTask};
+use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
+use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
 
@@ -43,8 +49,8 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Who is being served on this thread.
     pub crowd: Rc<Crowd>,
-    wires: RefCell<HashMap<UpstreamId, (Arc<Upstream>, Rc<Wire>)>>,
-    served: RefCell<Vec<Served>>,
+    wires: RefCell<Vec<(Arc<Upstream>, Rc<Wire>)>>,
+    served: RefCell<Vec<Fact>>,
 }
 
 /// What came of one call.
@@ -57,10 +63,36 @@ pub struct Exchange {
 
 /// A usable reply.
 pub enum Reply {
-    /// Vectors.
-    Answer(EmbedAnswer),
+    /// What was asked for.
+    Answer(Answered),
     /// The provider said no.
     Error(ProviderError),
+}
+
+/// A good answer: a vector for each input, or a score for each document, in the order in which they were sent.
+pub struct Answered {
+    /// The vectors or the scores.
+    pub values: Vec<Value>,
+    /// Tokens, where the provider counts them.
+    pub usage: UsageRead,
+    /// Searches, where the provider bills by them.
+    pub searches: Option<u64>,
+}
+
+impl From<EmbedAnswer> for Answered {
+    fn from(answer: EmbedAnswer) -> Answered {
+        let values = answer.vectors.into_iter().map(Value::Vector).collect();
+        Answered { values, usage: answer.usage, searches: None }
+    }
+}
+
+impl From<RerankAnswer> for Answered {
+    fn from(mut answer: RerankAnswer) -> Answered {
+        // It has exactly one score for each document, best first.
+        answer.results.sort_unstable_by_key(|scored| scored.index);
+        let values = answer.results.into_iter().map(|scored| Value::Score(scored.score)).collect();
+        Answered { values, usage: answer.usage, searches: answer.searches }
+    }
 }
 
 /// Why there was no usable answer.
@@ -70,19 +102,17 @@ pub enum CallError {
     Wire(WireError),
     /// What came cannot be trusted.
     Bad(BadAnswer),
+    /// Nothing was sent: the gateway could not read back what it had put on disk.
+    NotSent,
 }
 
 impl CallError {
-    /// Whether time ran out.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, CallError::Wire(WireError::Timeout))
-    }
-
     /// Says what happened, for a client: no address, no text.
     pub fn describe(&self) -> String {
         match self {
             CallError::Wire(error) => error.describe().to_owned(),
             CallError::Bad(bad) => format!("gave an answer that cannot be used: {}", bad.reason),
+            CallError::NotSent => "was not called".to_owned(),
         }
     }
 }
@@ -99,8 +129,21 @@ impl Exchange {
         }
     }
 
-    fn local(reply: Result<Reply, CallError>) -> Exchange {
-        Exchange { reply, rate: RateHeaders::default() }
+    /// Tokens that the provider says it billed.
+    pub fn billed(&self) -> Option<u64> {
+        match &self.reply {
+            Ok(Reply::Answer(answer)) => answer.usage.billed(),
+            _ => None,
+        }
+    }
+
+    /// A call that was given up because it took too long.
+    pub fn timed_out() -> Exchange {
+        Exchange { reply: Err(CallError::Wire(WireError::Timeout)), rate: RateHeaders::default() }
+    }
+
+    fn local(answer: Result<Answered, BadAnswer>) -> Exchange {
+        Exchange { reply: answer.map(Reply::Answer).map_err(CallError::Bad), rate: RateHeaders::default() }
     }
 }
 
@@ -110,7 +153,7 @@ impl Worker {
         let worker = Rc::new(Worker {
             gateway,
             crowd: Rc::default(),
-            wires: RefCell::new(HashMap::new()),
+            wires: RefCell::new(Vec::new()),
             served: RefCell::new(Vec::new()),
         });
         let weak = Rc::downgrade(&worker);
@@ -125,10 +168,10 @@ impl Worker {
     }
 
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, served: Served) {
+    pub fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
-            buffer.push(served);
+            buffer.push(fact);
             buffer.len() >= SERVED_BATCH
         };
         if full {
@@ -148,101 +191,157 @@ impl Worker {
         self.gateway.backlog.push(records);
     }
 
-    /// This worker's client for `plan`; a reload that changed the upstream gets a new one.
+    /// This worker's client for `plan`. A reload that changed the upstream gets a new one; the old one stays as long as
+    /// requests that began before it are under way, so that the two never take turns in one place.
     fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        if let Some((known, wire)) = wires.get(&plan.id)
-            && Arc::ptr_eq(known, plan)
-        {
+        if let Some((_, wire)) = wires.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
             return Rc::clone(wire);
         }
+        // Only this list still knows what no configuration and no request has any more.
+        wires.retain(|(known, _)| Arc::strong_count(known) > 1);
         let wire = Rc::new(Wire::new(plan));
-        wires.insert(plan.id.clone(), (Arc::clone(plan), Rc::clone(&wire)));
+        wires.push((Arc::clone(plan), Rc::clone(&wire)));
         wire
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.
-    pub async fn embed(&self, call: &Call, route: &Route, inputs: Vec<Input>, expect: &Expect) -> Exchange {
+    pub async fn embed(&self, call: &Call, task: &EmbedTask, route: &Route, inputs: Vec<Input>) -> Exchange {
+        let inputs = match Input::load(inputs).await {
+            Ok(inputs) => inputs,
+            Err(error) => {
+                tracing::warn!(%error, "a spooled request body could not be read (server.spool_dir)");
+                return Exchange { reply: Err(CallError::NotSent), rate: RateHeaders::default() };
+            }
+        };
         let plan = &route.upstream.plan;
+        let expect = Expect { count: inputs.len(), width: None, dtype: task.options.dtype };
         if plan.provider == Provider::Simulated {
-            let answer = simulate(call, &inputs).map(Reply::Answer);
-            return Exchange::local(answer.map_err(|error| CallError::Bad(BadAnswer { reason: error.to_string() })));
+            let answer = simulate(call, task, &inputs).map(Answered::from);
+            return Exchange::local(answer.map_err(|error| BadAnswer { reason: error.to_string() }));
         }
         let request = EmbedRequest {
             remote_model: &route.remote_name,
             inputs: &inputs,
-            single: call.single,
-            width: call.asked_width,
-            encoding: call.form.preferred(),
-            options: &call.options,
-            original: Some(&call.original).filter(|_| client::shares_body(call.context.dialect, plan.provider)),
+            single: task.single,
+            width: task.asked_width,
+            encoding: task.form.preferred(),
+            options: &task.options,
+            original: Some(&task.original).filter(|_| client::shares_body(call.context.dialect, plan.provider)),
         };
-        let wire_request = match encode_embed(plan.provider, &request) {
-            Ok(wire_request) => wire_request,
-            Err(unsupported) => {
-                return Exchange::local(Err(CallError::Bad(BadAnswer { reason: unsupported.message })));
-            }
+        let decode = |headers: &Headers<'_>, body: &Bytes| {
+            decode_embed(plan.provider, headers, body, &expect).map(Answered::from)
         };
+        let encoded = encode_embed(plan.provider, &request);
         drop(inputs);
-        let extra: Vec<(HeaderName, HeaderValue)> = call
-            .context
-            .trace
-            .iter()
-            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
-            .collect();
-        match self.wire(plan).call(wire_request, &extra, Breath::new(&self.crowd)).await {
-            Ok(answer) => read(plan.provider, answer, expect),
-            Err(error) => Exchange::local(Err(CallError::Wire(error))),
+        self.exchange(call, plan, encoded, &decode).await
+    }
+
+    /// One call for the scores of `documents`. Every score is asked for, however few the client wants: the answer is cut
+    /// after it is complete, so that what was paid for is kept.
+    pub async fn rerank(&self, call: &Call, task: &RerankTask, route: &Route, documents: &[Document]) -> Exchange {
+        let plan = &route.upstream.plan;
+        if plan.provider == Provider::Simulated {
+            return Exchange::local(Ok(simulate_rerank(call, task, documents)));
+        }
+        let request = RerankRequest {
+            remote_model: &route.remote_name,
+            query: &task.query,
+            documents,
+            top_n: None,
+            options: &task.options,
+            native: client::shares_body(call.context.dialect, plan.provider),
+        };
+        let decode = |headers: &Headers<'_>, body: &Bytes| {
+            decode_rerank(plan.provider, headers, body, &request).map(Answered::from)
+        };
+        self.exchange(call, plan, encode_rerank(plan.provider, &request), &decode).await
+    }
+
+    async fn exchange(
+        &self,
+        call: &Call,
+        plan: &Arc<Upstream>,
+        request: Result<WireRequest, Unsupported>,
+        decode: &Decode<'_>,
+    ) -> Exchange {
+        let request = match request {
+            Ok(request) => request,
+            Err(unsupported) => return Exchange::local(Err(BadAnswer { reason: unsupported.message })),
+        };
+        match self.wire(plan).call(request, &trace_headers(&call.context.trace), Breath::new(&self.crowd)).await {
+            Ok(answer) => read(plan.provider, &answer, decode),
+            Err(error) => Exchange { reply: Err(CallError::Wire(error)), rate: RateHeaders::default() },
         }
     }
 }
 
-fn read(provider: Provider, answer: Answer, expect: &Expect) -> Exchange {
+/// The trace as the upstream shall see it: under the span of the call that is being made.
+fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
+    let (parent, state) = trace.outgoing(&Span::current(), rand::random());
+    let named = [("traceparent", Some(parent)), ("tracestate", state)];
+    let header = |(name, value): (&'static str, Option<String>)| {
+        Some((HeaderName::from_static(name), HeaderValue::from_str(&value?).ok()?))
+    };
+    named.into_iter().filter_map(header).collect()
+}
+
+/// Gives the value of a header by its lower-case name.
+type Headers<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// Reads an answer with a good status.
+type Decode<'a> = dyn Fn(&Headers<'_>, &Bytes) -> Result<Answered, BadAnswer> + 'a;
+
+fn read(provider: Provider, answer: &Answer, decode: &Decode<'_>) -> Exchange {
     let status = answer.status;
     let pairs = answer.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
     let rate = RateHeaders::read(pairs, clock::wall());
     let headers = |name: &str| answer.header(name).map(str::to_owned);
     let reply = if (200..300).contains(&status) {
-        decode_embed(provider, &headers, &answer.body, expect).map(Reply::Answer).map_err(CallError::Bad)
+        decode(&headers, &answer.body).map(Reply::Answer).map_err(CallError::Bad)
     } else {
         Ok(Reply::Error(decode_error(provider, status, &headers, &answer.body)))
     };
     Exchange { reply, rate }
 }
 
-/// Whether the simulated provider has words for these options: it knows texts and widths, nothing else.
-///
-/// # Errors
-/// Names the field it has no word for.
-pub fn simulated_takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), Unsupported> {
-    let refuse = |field: &str, message: &str, input_kind| {
-        Err(Unsupported { field: field.to_owned(), message: message.to_owned(), input_kind })
-    };
-    if inputs.iter().any(Input::is_tokens) {
-        let message = "the simulated provider takes texts only, not token ids (with LangChain: \
-                       check_embedding_ctx_length=False)";
-        return refuse("input", message, true);
-    }
-    if options.dtype != Dtype::Float {
-        return refuse("output_dtype", "the simulated provider makes float vectors only", false);
-    }
-    Ok(())
-}
-
-fn simulate(call: &Call, inputs: &[Input]) -> Result<EmbedAnswer, VectorError> {
-    let width = call.asked_width.or(call.model.plan.dimensions).unwrap_or(SIMULATED_WIDTH);
+fn simulate(call: &Call, task: &EmbedTask, inputs: &[Input]) -> Result<EmbedAnswer, VectorError> {
+    let width = task.asked_width.or(call.model.plan.dimensions).unwrap_or(SIMULATED_WIDTH);
     let mut counted = 0;
     let vectors = inputs
         .iter()
         .map(|input| {
-            let text: std::borrow::Cow<'_, str> = serde_json::from_slice(input.raw()).unwrap_or_default();
-            counted += tokens::count_exact(call.model.plan.tokenizer, &text).unwrap_or(text.len() as u64).max(1);
+            let text = plain(input.raw());
+            counted += count(call, &text);
             Vector::from_floats(&simulated::embed(&text, width))
         })
         .collect::<Result<Vec<Vector>, VectorError>>()?;
-    Ok(EmbedAnswer {
-        vectors,
-        usage: UsageRead { prompt: Some(counted), total: Some(counted), odd: false },
-        model: None,
-    })
+    Ok(EmbedAnswer { vectors, usage: counted_usage(counted), model: None })
+}
+
+fn simulate_rerank(call: &Call, task: &RerankTask, documents: &[Document]) -> Answered {
+    let query = plain(&task.query);
+    let mut counted = count(call, &query).saturating_mul(documents.len() as u64);
+    let values = documents
+        .iter()
+        .map(|document| {
+            let text = plain(document.raw());
+            counted = counted.saturating_add(count(call, &text));
+            Value::Score(simulated::relevance(&query, &text))
+        })
+        .collect();
+    Answered { values, usage: counted_usage(counted), searches: Some(search_units(documents.len())) }
+}
+
+/// The text of a JSON string; of anything else, its JSON.
+fn plain(raw: &[u8]) -> Cow<'_, str> {
+    serde_json::from_slice(raw).unwrap_or_else(|_| String::from_utf8_lossy(raw))
+}
+
+fn count(call: &Call, text: &str) -> u64 {
+    tokens::count_exact(call.model.plan.tokenizer, text).unwrap_or(text.len() as u64).max(1)
+}
+
+fn counted_usage(counted: u64) -> UsageRead {
+    UsageRead { prompt: Some(counted), total: Some(counted), odd: false }
 }

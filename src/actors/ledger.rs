@@ -2,9 +2,15 @@
 //!
 //! A thin shell around [`Account`]: reads the clock, asks the core, keeps those waiting who may still be served, and
 //! publishes the balance on the tenant's [`Board`] so that workers can show it without a hop. The journal is written by
-//! the workers (a disk must never hold up a decision); only the rare start of a period is written here.
+//! the workers (a disk must never hold up a decision); only what is rare is written here: a period's start, and holds that
+//! lapsed.
+//!
+//! **Who waits, and for how long.** An ask that open holds may still make room for waits. Less patient asks (queries)
+//! go before more patient ones (bulk), and among equals the first comes first. Each settlement renews everybody's
+//! patience up to a limit, because as long as calls settle a refusal would deny money that is there; when
+//! nothing has settled for that long, the answer is no.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,24 +25,42 @@ use crate::pure::money::Money;
 use crate::pure::tenant_limits::{Allowances, Exceeded, TenantLimits};
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
-use crate::store::record::{PeriodRecord, Record};
+use crate::store::record::{CreditRecord, PeriodRecord, Record, ReleaseReason, ReleaseRecord};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
+use line::{Line, Verdict};
 
-/// Asks for money to be held; may wait until settlements free enough.
+mod line;
+
+#[cfg(test)]
+mod tests;
+
+/// Holds that nobody resolved are looked for this often, and only while any are open.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+
+/// The start of a period is looked for at least this often, in case the wall clock was set.
+const LOOK_AT_PERIOD_EVERY: Duration = Duration::from_secs(3600);
+
+/// Endings of holds that were told before the ask for them arrived; older ones are forgotten.
+const FORSAKEN_KEPT: usize = 1024;
+
+/// Asks for money to be held; may wait until settlements free enough. Answers what is held, which is less than `upper`
+/// for a tenant's last call.
 #[derive(Debug, Message)]
-#[rtype(result = "Result<(), HoldRefusal>")]
+#[rtype(result = "Result<Money, HoldRefusal>")]
 pub struct PlaceHold {
     /// Names the hold.
     pub id: HoldId,
     /// The most that the call can cost.
     pub upper: Money,
+    /// What it will probably cost.
+    pub likely: Money,
     /// The least that it can cost.
     pub lower: Money,
     /// When the hold lapses if nobody resolves it.
     pub expires_at: Mono,
-    /// How long the asker can wait for open holds to settle.
+    /// How long the asker can wait without any open hold settling.
     pub patience: Duration,
     /// Tokens that the call is expected to take of the tenant's own limit.
     pub tokens: u64,
@@ -87,15 +111,19 @@ pub struct Metered {
     pub charge: Money,
 }
 
-/// Adds money.
+/// Adds money; it is in the journal before the answer.
 #[derive(Debug, Message)]
-#[rtype(result = "CreditOutcome")]
+#[rtype(result = "Result<CreditOutcome, NotKept>")]
 pub struct Credit {
     /// How much.
     pub amount: Money,
     /// The same key again changes nothing.
     pub idempotency_key: String,
 }
+
+/// The journal could not take it, or the actor is restarting; nothing changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotKept;
 
 /// What a reload says of the tenant's money. A fact.
 #[derive(Debug, Message)]
@@ -112,7 +140,8 @@ pub struct TermsChanged {
 #[rtype(result = "Option<AccountSnapshot>")]
 pub struct Observe;
 
-/// Holds past their time lapse and waiters past their patience are refused; sent to itself.
+/// Holds past their time lapse, waiters past their patience are refused, and a due period starts; sent to itself, only
+/// while there is any of these to come.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 struct ExpireTick;
@@ -129,11 +158,31 @@ pub struct Board(Mutex<BoardState>);
 #[derive(Debug, Default, Clone, Copy)]
 struct BoardState {
     remaining: Option<Money>,
+    exhausted: bool,
     resets_at: Option<Wall>,
     limits: Option<Allowances>,
+    account: Option<AccountSnapshot>,
+    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
+    shared: bool,
 }
 
 impl Board {
+    /// A board whose balance the shared ledger shows.
+    pub fn of_shared_ledger() -> Board {
+        Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// The whole balance as last published; `None` before the first time, and where the shared ledger keeps it.
+    pub fn account(&self) -> Option<AccountSnapshot> {
+        self.0.lock().account
+    }
+
+    /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
+    pub fn show(&self, remaining: Option<Money>, exhausted: bool, resets_at: Option<Wall>) {
+        let mut state = self.0.lock();
+        (state.remaining, state.exhausted, state.resets_at) = (remaining, exhausted, resets_at);
+    }
+
     /// What is left of the tenant's own limits; `None` if it has none.
     pub fn limits(&self) -> Option<Allowances> {
         self.0.lock().limits
@@ -144,6 +193,11 @@ impl Board {
         self.0.lock().remaining
     }
 
+    /// Whether nothing is left and no open hold can leave anything.
+    pub fn exhausted(&self) -> bool {
+        self.0.lock().exhausted
+    }
+
     /// When the budget is refilled next.
     pub fn resets_at(&self) -> Option<Wall> {
         self.0.lock().resets_at
@@ -151,7 +205,13 @@ impl Board {
 
     /// Publishes an account's balance, and what is left of its limits if it has any.
     pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        *self.0.lock() = BoardState { remaining: account.remaining(), resets_at: account.resets_at(), limits };
+        let mut state = self.0.lock();
+        state.limits = limits;
+        if !state.shared {
+            (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
+            state.resets_at = account.resets_at();
+            state.account = Some(account.snapshot());
+        }
     }
 }
 
@@ -160,18 +220,15 @@ pub fn limits_of(tpm: Option<u64>, rpm: Option<u64>) -> Option<TenantLimits> {
     (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm))
 }
 
-struct Waiting {
-    ask: PlaceHold,
-    until: Mono,
-    reply: oneshot::Sender<Result<(), HoldRefusal>>,
-}
-
 /// Owns one tenant's balance.
 pub struct LedgerActor {
     tenant: TenantId,
     account: Account,
     limits: Option<TenantLimits>,
-    waiting: VecDeque<Waiting>,
+    line: Line,
+    /// Holds that were given up before they were asked for.
+    forsaken: BTreeSet<HoldId>,
+    tick: Option<(Mono, SpawnHandle)>,
     board: Arc<Board>,
     journal: Arc<Journal>,
     telemetry: Arc<Telemetry>,
@@ -187,7 +244,17 @@ impl LedgerActor {
         journal: Arc<Journal>,
         telemetry: Arc<Telemetry>,
     ) -> LedgerActor {
-        LedgerActor { tenant, account, limits, waiting: VecDeque::new(), board, journal, telemetry }
+        LedgerActor {
+            tenant,
+            account,
+            limits,
+            line: Line::default(),
+            forsaken: BTreeSet::new(),
+            tick: None,
+            board,
+            journal,
+            telemetry,
+        }
     }
 
     /// Starts a new period when one is due. The record goes to the journal at once: it is written once a day or month.
@@ -208,29 +275,47 @@ impl LedgerActor {
         self.account.place(HoldAsk {
             id: ask.id,
             amount_upper: ask.upper,
+            amount_likely: ask.likely,
             amount_lower: ask.lower,
             now,
             expires_at: ask.expires_at,
         })
     }
 
-    /// Serves those who wait, oldest first, as far as the balance goes.
+    /// Decides an ask at once, or lets it wait; then the answer comes over the channel.
+    fn place_or_wait(&mut self, ask: PlaceHold, now: Mono) -> Result<Verdict, oneshot::Receiver<Verdict>> {
+        if self.forsaken.remove(&ask.id) {
+            return Ok(Err(HoldRefusal::Unavailable));
+        }
+        // Those who came first are served first, or a stream of small asks would starve a large one.
+        let verdict = if self.line.ahead_of(ask.patience) == 0 {
+            self.try_place(&ask, now)
+        } else if self.account.is_hopeless(ask.upper, ask.lower) {
+            Place::Refused
+        } else {
+            Place::Wait
+        };
+        match verdict {
+            Place::Held => Ok(self.within_limits(&ask, now)),
+            Place::Wait if !ask.patience.is_zero() => Err(self.line.join(ask, now)),
+            Place::Wait | Place::Refused => Ok(Err(HoldRefusal::Exhausted)),
+        }
+    }
+
+    /// Serves those who wait, in their order, as far as the balance goes.
     fn serve_waiting(&mut self, now: Mono) {
-        while let Some(front) = self.waiting.pop_front() {
-            if front.reply.is_closed() {
-                continue;
-            }
-            let verdict = match self.try_place(&front.ask, now) {
-                Place::Held => self.within_limits(&front.ask, now),
-                Place::Wait if now < front.until => {
-                    self.waiting.push_front(front);
+        while let Some(next) = self.line.pop() {
+            let verdict = match self.try_place(&next.ask, now) {
+                Place::Held => self.within_limits(&next.ask, now),
+                Place::Wait => {
+                    self.line.put_back(next);
                     break;
                 }
-                Place::Wait | Place::Refused => Err(HoldRefusal::Exhausted),
+                Place::Refused => Err(HoldRefusal::Exhausted),
             };
-            let id = front.ask.id;
-            if front.reply.send(verdict).is_err() && verdict.is_ok() {
-                // The asker left between the check and the answer; its hold must not stay.
+            let id = next.ask.id;
+            if !next.answer(verdict) && verdict.is_ok() {
+                // Nobody is there to use the hold, so it must not stay.
                 self.account.release(id);
                 self.return_tokens(id, None);
             }
@@ -239,12 +324,14 @@ impl LedgerActor {
 
     /// Takes the call out of the tenant's own limits; if they are used up, the hold that was placed is given back, so
     /// that a refusal leaves everything as it was.
-    fn within_limits(&mut self, ask: &PlaceHold, now: Mono) -> Result<(), HoldRefusal> {
-        let Some(limits) = &mut self.limits else { return Ok(()) };
-        limits.take(ask.id, ask.tokens, now).map_err(|exceeded| {
+    fn within_limits(&mut self, ask: &PlaceHold, now: Mono) -> Result<Money, HoldRefusal> {
+        if let Some(limits) = &mut self.limits
+            && let Err(exceeded) = limits.take(ask.id, ask.tokens, now)
+        {
             self.account.release(ask.id);
-            HoldRefusal::RateLimited(exceeded)
-        })
+            return Err(HoldRefusal::RateLimited(exceeded));
+        }
+        Ok(self.account.held_by(ask.id).unwrap_or_default())
     }
 
     fn return_tokens(&mut self, id: HoldId, billed: Option<u64>) {
@@ -256,27 +343,108 @@ impl LedgerActor {
     fn resolve(&mut self, id: HoldId, charge: Option<Money>) {
         match charge {
             Some(charge) => {
-                if let Some(settled) = self.account.settle(id, charge) {
-                    self.report(&settled);
-                }
+                self.settle(id, charge);
             }
-            None => {
-                self.account.release(id);
-            }
+            None => self.release(id),
         }
     }
 
-    fn report(&self, settled: &Settled) {
+    fn settle(&mut self, id: HoldId, charge: Money) -> Option<Settled> {
+        let settled = self.account.settle(id, charge)?;
+        self.line.progressed(clock::mono());
         if settled.shortfall > Money::ZERO {
             self.telemetry.shortfall(&self.tenant, settled.shortfall);
         }
+        Some(settled)
+    }
+
+    /// Ends a hold without a charge, be it placed, waited for, or yet to be asked for: whoever asked has left, and what
+    /// it asked by way of the router may come later than this.
+    fn release(&mut self, id: HoldId) {
+        if self.account.release(id).is_some() {
+            self.line.progressed(clock::mono());
+            return;
+        }
+        if let Some(waiting) = self.line.leave(id) {
+            // It has left, so this is for a router that still listens on its behalf.
+            waiting.answer(Err(HoldRefusal::Unavailable));
+            return;
+        }
+        self.forsaken.insert(id);
+        while self.forsaken.len() > FORSAKEN_KEPT {
+            self.forsaken.pop_first();
+        }
+    }
+
+    /// Ends the holds whose time is over, in the journal too.
+    fn expire(&mut self, now: Mono) {
+        let lapsed = self.account.expire(now);
+        if lapsed.is_empty() {
+            return;
+        }
+        tracing::warn!(tenant = %self.tenant, holds = lapsed.len(), "holds lapsed without a settlement");
+        let (time, reason) = (clock::wall(), ReleaseReason::Expired);
+        let release = |hold| Record::Release(ReleaseRecord { time, hold, tenant: self.tenant.clone(), reason });
+        let records: Vec<Record> = lapsed.into_iter().map(release).collect();
+        if let Err(error) = self.journal.append_all(&records) {
+            self.telemetry.store_failed("release", &error);
+        }
+    }
+
+    /// Adds money and notes it. Credits are rare, so the account is copied to have nothing to take back when the journal
+    /// refuses.
+    fn credit(&mut self, ask: Credit) -> Result<CreditOutcome, NotKept> {
+        let mut credited = self.account.clone();
+        let outcome = credited.credit(ask.amount, &ask.idempotency_key);
+        if outcome == CreditOutcome::Applied {
+            let record = Record::Credit(CreditRecord {
+                time: clock::wall(),
+                tenant: self.tenant.clone(),
+                amount: ask.amount,
+                idempotency_key: ask.idempotency_key,
+            });
+            if let Err(error) = self.journal.append(&record) {
+                self.telemetry.store_failed("credit", &error);
+                // Any other refusal of the disk leaves the record accepted, to be written later.
+                if error.kind() == std::io::ErrorKind::OutOfMemory {
+                    return Err(NotKept);
+                }
+            }
+            self.account = credited;
+        }
+        Ok(outcome)
     }
 
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
         self.board.publish(&self.account, limits);
-        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.account.remaining());
+        self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.board.remaining());
+    }
+
+    /// Makes sure that a tick comes in time for whatever the clock alone will change; none comes if nothing will.
+    fn arm(&mut self, now: Mono, context: &mut Context<Self>) {
+        let expiry = self.account.has_open_holds().then(|| now.plus(EXPIRE_EVERY));
+        // The first has the least patience, and that of nobody here ended before the last tick.
+        let patience = self.line.least_patience().map(|patience| now.plus(patience));
+        let period = self.account.resets_at().map(|at| {
+            let left = u64::try_from(at.0.saturating_sub(clock::wall().0)).unwrap_or_default();
+            now.plus(Duration::from_millis(left.max(1)).min(LOOK_AT_PERIOD_EVERY))
+        });
+        if let Some(next) = [expiry, patience, period].into_iter().flatten().min() {
+            self.tick_at(next, now, context);
+        }
+    }
+
+    fn tick_at(&mut self, next: Mono, now: Mono, context: &mut Context<Self>) {
+        if let Some((set, handle)) = self.tick {
+            if set <= next {
+                return;
+            }
+            context.cancel_future(handle);
+        }
+        let handle = context.run_later(next.since(now), |_, context| context.address().do_send(ExpireTick));
+        self.tick = Some((next, handle));
     }
 }
 
@@ -284,47 +452,36 @@ impl Actor for LedgerActor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
+        let now = clock::mono();
         self.roll();
-        self.finish(clock::mono());
-        context.run_interval(Duration::from_secs(1), |_, context| context.address().do_send(ExpireTick));
+        self.finish(now);
+        self.arm(now, context);
     }
 }
 
 impl Supervised for LedgerActor {
+    /// Balance, holds and those who wait are kept; timers are set anew by `started`.
     fn restarting(&mut self, _: &mut Self::Context) {
+        self.tick = None;
         self.telemetry.actor_restarted(ActorKind::Ledger, self.tenant.as_str());
     }
 }
 
 impl Handler<PlaceHold> for LedgerActor {
-    type Result = ResponseFuture<Result<(), HoldRefusal>>;
+    type Result = ResponseFuture<Result<Money, HoldRefusal>>;
 
     fn handle(&mut self, ask: PlaceHold, context: &mut Self::Context) -> Self::Result {
         let now = clock::mono();
-        let patience = ask.patience;
         let placed = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            // Those who came first are served first, or a stream of small asks would starve a large one.
-            let verdict =
-                if self.waiting.is_empty() || patience.is_zero() { self.try_place(&ask, now) } else { Place::Wait };
-            let answer = match verdict {
-                Place::Held => Ok(self.within_limits(&ask, now)),
-                Place::Wait if !patience.is_zero() => {
-                    let (reply, answer) = oneshot::channel();
-                    self.waiting.push_back(Waiting { ask, until: now.plus(patience), reply });
-                    Err(answer)
-                }
-                Place::Wait | Place::Refused => Ok(Err(HoldRefusal::Exhausted)),
-            };
+            let answer = self.place_or_wait(ask, now);
             self.finish(now);
             answer
         });
+        self.arm(now, context);
         match placed {
             Ok(Ok(verdict)) => Box::pin(std::future::ready(verdict)),
-            Ok(Err(answer)) => {
-                context.run_later(patience, |_, context| context.address().do_send(ExpireTick));
-                Box::pin(async move { answer.await.unwrap_or(Err(HoldRefusal::Unavailable)) })
-            }
+            Ok(Err(answer)) => Box::pin(async move { answer.await.unwrap_or(Err(HoldRefusal::Unavailable)) }),
             Err(_panicked) => Box::pin(std::future::ready(Err(HoldRefusal::Unavailable))),
         }
     }
@@ -334,12 +491,14 @@ impl Handler<HoldResolved> for LedgerActor {
     type Result = ();
 
     fn handle(&mut self, fact: HoldResolved, context: &mut Self::Context) {
+        let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
             self.resolve(fact.id, fact.charge);
             self.return_tokens(fact.id, fact.tokens);
-            self.finish(clock::mono());
+            self.finish(now);
         });
+        self.arm(now, context);
     }
 }
 
@@ -347,16 +506,15 @@ impl Handler<SettleHold> for LedgerActor {
     type Result = MessageResult<SettleHold>;
 
     fn handle(&mut self, ask: SettleHold, context: &mut Self::Context) -> Self::Result {
+        let now = clock::mono();
         let settled = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            let settled = self.account.settle(ask.id, ask.charge);
+            let settled = self.settle(ask.id, ask.charge);
             self.return_tokens(ask.id, ask.tokens);
-            if let Some(settled) = &settled {
-                self.report(settled);
-            }
-            self.finish(clock::mono());
+            self.finish(now);
             settled
         });
+        self.arm(now, context);
         MessageResult(settled.ok().flatten())
     }
 }
@@ -371,6 +529,7 @@ impl Handler<Metered> for LedgerActor {
             let ask = HoldAsk {
                 id: fact.id,
                 amount_upper: fact.charge,
+                amount_likely: fact.charge,
                 amount_lower: fact.charge,
                 now,
                 expires_at: now.plus(Duration::from_secs(1)),
@@ -389,11 +548,11 @@ impl Handler<Credit> for LedgerActor {
     fn handle(&mut self, ask: Credit, context: &mut Self::Context) -> Self::Result {
         let outcome = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            let outcome = self.account.credit(ask.amount, &ask.idempotency_key);
+            let outcome = self.credit(ask);
             self.finish(clock::mono());
             outcome
         });
-        MessageResult(outcome.unwrap_or(CreditOutcome::Refused))
+        MessageResult(outcome.unwrap_or(Err(NotKept)))
     }
 }
 
@@ -403,14 +562,16 @@ impl Handler<TermsChanged> for LedgerActor {
     fn handle(&mut self, fact: TermsChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.account.set_terms(fact.terms);
+            let now = clock::mono();
             let (tpm, rpm) = fact.limits;
             match &mut self.limits {
                 Some(limits) => limits.reconfigure(tpm, rpm),
                 None => self.limits = limits_of(tpm, rpm),
             }
             self.roll();
-            self.finish(clock::mono());
+            self.finish(now);
         });
+        self.arm(clock::mono(), context);
     }
 }
 
@@ -421,6 +582,7 @@ impl Handler<Observe> for LedgerActor {
         MessageResult(
             guarded::<Self, _>(context, ActorKind::Ledger, || {
                 self.roll();
+                self.finish(clock::mono());
                 self.account.snapshot()
             })
             .ok(),
@@ -432,15 +594,21 @@ impl Handler<ExpireTick> for LedgerActor {
     type Result = ();
 
     fn handle(&mut self, _: ExpireTick, context: &mut Self::Context) {
+        self.tick = None;
+        let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            let now = clock::mono();
-            let lapsed = self.account.expire(now);
-            if !lapsed.is_empty() {
-                tracing::warn!(tenant = %self.tenant, holds = lapsed.len(), "holds lapsed without a settlement");
-            }
+            self.expire(now);
+            // What has just become free is for those who wait, before any of them is refused.
             self.finish(now);
+            for waiting in self.line.impatient(now) {
+                waiting.answer(Err(HoldRefusal::Exhausted));
+            }
         });
+        if let Some(next) = self.line.next_end() {
+            self.tick_at(next, now, context);
+        }
+        self.arm(now, context);
     }
 }
 

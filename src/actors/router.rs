@@ -2,25 +2,27 @@
 //!
 //! Asks the tenant's ledger for the hold and the vector-compatible upstreams for a permit by hops on its own thread, in
 //! the order that [`select`] gives, and owns the two things that only make sense over all upstreams: the retry budget
-//! and the latency windows of the service level objectives. It never leaves the candidates that an ask carries, and
+//! and the service levels. It never leaves the candidates that an ask carries, and
 //! those are all of one vector space.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::clock;
 use crate::config::plan::{Retry, Slo};
 use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
-use crate::pure::class::TrafficClass;
-use crate::pure::latency_window::LatencyWindow;
+use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
 use crate::pure::select::{self, Candidate};
+use crate::pure::service_levels::{Fact, Histories, ServiceLevels, Snapshot};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::telemetry::Telemetry;
+use crate::telemetry::labels::Objective;
 
 use super::keeper::{ActorKind, guarded};
 use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
@@ -50,6 +52,8 @@ pub struct Reserved {
     pub route: usize,
     /// The permit.
     pub permit: Permit,
+    /// What is held for the work; nothing without an ask for a hold.
+    pub held: Money,
 }
 
 /// Why there is none.
@@ -65,24 +69,18 @@ pub enum Unreserved {
     Unavailable,
 }
 
-/// A request ended: for the latency objectives. A fact.
-#[derive(Debug, Clone, Copy)]
-pub struct Served {
-    /// Its class.
-    pub class: TrafficClass,
-    /// From its first byte to its answer.
-    pub latency: Duration,
-    /// Whether it failed by our or an upstream's fault.
-    pub failed: bool,
-}
-
 /// Requests that ended, a batch from one worker. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct ServedBatch(
     /// The requests.
-    pub Vec<Served>,
+    pub Vec<Fact>,
 );
+
+/// A retry worked, so its upstreams are not all down; or it was allowed and found no room. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct RetryEarned;
 
 /// A reload changed the rules.
 #[derive(Debug, Message)]
@@ -99,19 +97,45 @@ pub struct RulesChanged {
 #[rtype(result = "()")]
 struct PublishTick;
 
-/// Owns the retry budget and the latency windows.
+/// What the router publishes: levels once a second, histories as they grow.
+#[derive(Debug, Default)]
+pub struct LevelBoard {
+    levels: ArcSwapOption<Snapshot>,
+    histories: ArcSwap<Histories>,
+}
+
+impl LevelBoard {
+    /// The service levels, at most a second old; `None` in the first second.
+    pub fn levels(&self) -> Option<Arc<Snapshot>> {
+        self.levels.load_full()
+    }
+
+    /// The percentiles of the last hours.
+    pub fn histories(&self) -> Arc<Histories> {
+        self.histories.load_full()
+    }
+}
+
+/// Owns the retry budget and the service levels.
 pub struct Router {
     retries: RetryBudget,
-    windows: Vec<(TrafficClass, LatencyWindow)>,
+    levels: ServiceLevels,
+    board: Arc<LevelBoard>,
     telemetry: Arc<Telemetry>,
 }
 
 impl Router {
-    /// Starts a supervised router on `arbiter`.
-    pub fn spawn(retry: &Retry, slo: &Slo, arbiter: &ArbiterHandle, telemetry: Arc<Telemetry>) -> Addr<Router> {
+    /// Starts a supervised router on `arbiter` that publishes on `board`.
+    pub fn spawn(
+        retry: &Retry,
+        slo: &Slo,
+        arbiter: &ArbiterHandle,
+        board: Arc<LevelBoard>,
+        telemetry: Arc<Telemetry>,
+    ) -> Addr<Router> {
         let retries = RetryBudget::new(retry.budget_ratio);
-        let windows = windows(slo);
-        Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, windows, telemetry })
+        let levels = ServiceLevels::new(slo.window, &Objective::targets(slo));
+        Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, levels, board, telemetry })
     }
 
     fn permitted(&mut self, retry: bool, now: Mono) -> bool {
@@ -121,13 +145,6 @@ impl Router {
         self.retries.request(now);
         true
     }
-}
-
-/// Slots of a latency window: what is older leaves it a twentieth at a time.
-const WINDOW_SLOTS: usize = 20;
-
-fn windows(slo: &Slo) -> Vec<(TrafficClass, LatencyWindow)> {
-    TrafficClass::ALL.into_iter().map(|class| (class, LatencyWindow::new(slo.window, WINDOW_SLOTS))).collect()
 }
 
 impl Actor for Router {
@@ -150,6 +167,16 @@ impl Handler<Reserve> for Router {
     fn handle(&mut self, ask: Reserve, context: &mut Self::Context) -> Self::Result {
         let permitted = guarded::<Self, _>(context, ActorKind::Router, || self.permitted(ask.retry, clock::mono()));
         match permitted {
+            Ok(true) if ask.retry => {
+                let own = context.address();
+                Box::pin(async move {
+                    let reserved = reserve(ask).await;
+                    if reserved.is_err() {
+                        own.do_send(RetryEarned);
+                    }
+                    reserved
+                })
+            }
             Ok(true) => Box::pin(reserve(ask)),
             Ok(false) => Box::pin(std::future::ready(Err(Unreserved::RetryBudget))),
             Err(_panicked) => Box::pin(std::future::ready(Err(Unreserved::Unavailable))),
@@ -159,16 +186,22 @@ impl Handler<Reserve> for Router {
 
 /// Holds money, then walks the candidates: first those that can take it at once, then the queue of the best.
 async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
-    if let Some((ledger, hold)) = ask.hold.take() {
-        let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
-        placed.map_err(Unreserved::Hold)?;
-    }
+    let held = match ask.hold.take() {
+        Some((ledger, hold)) => {
+            let asked = clock::mono();
+            let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
+            // The wait for money is not the upstream's: whoever got it would come too late everywhere otherwise.
+            ask.ask.deadline = ask.ask.deadline.plus(clock::mono().since(asked));
+            placed.map_err(Unreserved::Hold)?
+        }
+        None => Money::ZERO,
+    };
     let candidates = ask.routes.iter().enumerate();
     let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
     for Candidate { id: route, .. } in select::order(candidates, ask.rolls) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
-            Ok(Ok(permit)) => return Ok(Reserved { route, permit }),
+            Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),
             Err(_mailbox) => refusals.push((route, Refusal { why: Why::Restarting, retry_at: None })),
         }
@@ -178,7 +211,7 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         let waitable = refusals.iter().find(|(_, refusal)| refusal.why.may_pass()).map(|(route, _)| *route);
         if let Some(route) = waitable {
             return match ask.routes[route].upstream.actor.send(WaitPermit(ask.ask.clone())).await {
-                Ok(Ok(permit)) => Ok(Reserved { route, permit }),
+                Ok(Ok(permit)) => Ok(Reserved { route, permit, held }),
                 Ok(Err(refusal)) => Err(Unreserved::Refused(refusal)),
                 Err(_mailbox) => Err(Unreserved::Unavailable),
             };
@@ -211,12 +244,18 @@ impl Handler<ServedBatch> for Router {
     fn handle(&mut self, ServedBatch(batch): ServedBatch, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             let now = clock::mono();
-            for served in batch {
-                if let Some((_, window)) = self.windows.iter_mut().find(|(class, _)| *class == served.class) {
-                    window.record(served.latency, now);
-                }
+            for fact in &batch {
+                self.levels.record(fact, now);
             }
         });
+    }
+}
+
+impl Handler<RetryEarned> for Router {
+    type Result = ();
+
+    fn handle(&mut self, _: RetryEarned, context: &mut Self::Context) {
+        let _restarting = guarded::<Self, _>(context, ActorKind::Router, || self.retries.succeeded(clock::mono()));
     }
 }
 
@@ -226,7 +265,7 @@ impl Handler<RulesChanged> for Router {
     fn handle(&mut self, rules: RulesChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             self.retries.set_ratio(rules.retry.budget_ratio);
-            self.windows = windows(&rules.slo);
+            self.levels.reconfigure(rules.slo.window, &Objective::targets(&rules.slo));
         });
     }
 }
@@ -237,8 +276,11 @@ impl Handler<PublishTick> for Router {
     fn handle(&mut self, _: PublishTick, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             let now = clock::mono();
-            for (class, window) in &mut self.windows {
-                self.telemetry.publish_latency(*class, window, now);
+            let levels = self.levels.snapshot(now);
+            self.telemetry.service_levels(&levels);
+            self.board.levels.store(Some(Arc::new(levels)));
+            if let Some(histories) = self.levels.advance(now) {
+                self.board.histories.store(Arc::new(histories.clone()));
             }
         });
     }

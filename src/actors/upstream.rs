@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -18,14 +19,20 @@ use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Refusal, UpstreamSnapshot, UpstreamState, Why,
+    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, QuotaAsk, QuotaGrant, Refusal, UpstreamSnapshot,
+    UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
+use crate::pure::call_stats::{CallStats, CallView};
 use crate::pure::class::TrafficClass;
+use crate::pure::latency_window::LatencyWindow;
+use crate::pure::quota_lease::{EXCHANGE_EVERY, EXCHANGE_SOONEST};
 use crate::pure::select::PeakEwma;
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 use crate::sentinel::Watch;
+use crate::store::redis::link::StoreDown;
+use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -96,9 +103,15 @@ pub enum Command {
     Open,
     /// Close the breaker.
     Close,
-    /// Take the upstream out because its vectors differ, or put it back.
-    Quarantine(bool),
-    /// Turn away everything that waits: the process ends.
+    /// Use it only once its vectors have been looked at.
+    AwaitCheck,
+    /// Its vectors are those of its space.
+    Verified,
+    /// Its vectors are others: take it out.
+    Quarantine,
+    /// Try the key again: a reload brought another.
+    Unpark,
+    /// Let accepted work finish and turn away batch work that only waits: the process ends.
     ShutDown,
 }
 
@@ -119,14 +132,22 @@ pub struct Order(
 );
 
 /// A reload changed the limits.
-#[derive(Debug, Message)]
+#[derive(Message)]
 #[rtype(result = "()")]
 pub struct PolicyChanged {
     /// The new limits.
     pub policy: Policy,
     /// `quota.batch_size`.
     pub batch_size: usize,
+    /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
+    pub watch: Option<Watch>,
 }
+
+/// The configuration no longer has this upstream. Requests that began before still reach it; once none is left, its
+/// actor ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Retired;
 
 /// Looks at the state.
 #[derive(Debug, Message)]
@@ -148,6 +169,29 @@ struct GaugeTick;
 #[rtype(result = "()")]
 pub struct Drill;
 
+/// So many failures in a row are an outage: at the shares of failures that a breaker tolerates they hardly ever happen
+/// by chance.
+const OUTAGE: u32 = 3;
+
+/// A failure that no success has followed for this long may be the beginning of an outage. Restarting a model takes longer.
+const DOUBTFUL: Duration = Duration::from_millis(100);
+
+/// The same where nobody can stand in: above the pause between two requests at which the breaker, with its default
+/// window and volume, still sees an outage by itself.
+const FORGOTTEN: Duration = Duration::from_millis(1_500);
+
+/// Span of the latencies whose p95 tells when a hedge is due.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Steps in which that span moves on.
+const RECENT_SLOTS: usize = 6;
+
+/// Fewest latencies that make a percentile.
+const FEWEST: u64 = 20;
+
+/// While nothing is exchanged, other replicas' breakers are asked for this often.
+const OPINION_EVERY: Duration = Duration::from_secs(1);
+
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -155,7 +199,7 @@ const GAUGES_EVERY: Duration = Duration::from_secs(1);
 pub struct UpstreamHandle {
     /// What the configuration says.
     pub plan: Arc<Upstream>,
-    /// Its actor.
+    /// Its actor; a reload that changes the upstream makes another handle of the same actor.
     pub actor: Addr<UpstreamActor>,
     /// What the actor last published.
     pub board: Arc<Board>,
@@ -167,8 +211,21 @@ pub struct Board {
     usable: AtomicBool,
     in_flight: AtomicUsize,
     latency_ns: AtomicU64,
+    p95_ns: AtomicU64,
     sizes: Mutex<Sizes>,
     allowances: Mutex<[Option<Allowances>; 2]>,
+    shown: ArcSwapOption<Shown>,
+}
+
+/// What people look at, as it was at a moment of the last second.
+#[derive(Debug)]
+pub struct Shown {
+    /// When.
+    pub at: Mono,
+    /// The actor's state.
+    pub state: UpstreamSnapshot,
+    /// Its calls lately.
+    pub calls: CallView,
 }
 
 /// How large the next calls may be.
@@ -182,6 +239,17 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// What people look at; `None` in the first second.
+    pub fn shown(&self) -> Option<Arc<Shown>> {
+        self.shown.load_full()
+    }
+
+    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
+    /// lets only probes through.
+    pub fn p95(&self) -> Option<Duration> {
+        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
     }
 
     /// Calls under way.
@@ -237,6 +305,23 @@ impl Drop for Permit {
     }
 }
 
+/// An upstream's part in shared limits.
+struct Exchange {
+    quota: Arc<SharedQuota>,
+    under_way: bool,
+    last: Mono,
+    /// Whether the last one was answered.
+    works: bool,
+    /// Replicas that the last answer counted.
+    replicas: u64,
+}
+
+impl Exchange {
+    fn new(quota: Arc<SharedQuota>) -> Exchange {
+        Exchange { quota, under_way: false, last: Mono::ZERO, works: true, replicas: 1 }
+    }
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
@@ -244,11 +329,21 @@ pub struct UpstreamActor {
     waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
+    calls: CallStats,
+    /// Latencies of interactive calls.
+    recent: LatencyWindow,
+    /// Calls in a row that failed by the upstream's fault.
+    failed_in_a_row: u32,
+    /// When the first and the last of them ended; `None` after a call that began later and succeeded.
+    failing: Option<(Mono, Mono)>,
     learned: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
+    retired: bool,
+    /// Shares limits and opinions with other replicas; `None`: they are this process's own.
+    shared: Option<Exchange>,
     board: Arc<Board>,
     telemetry: Arc<Telemetry>,
 }
@@ -260,6 +355,7 @@ impl UpstreamActor {
         quota: &Quota,
         arbiter: &ArbiterHandle,
         watch: Option<Watch>,
+        shared: Option<Arc<SharedQuota>>,
         telemetry: Arc<Telemetry>,
     ) -> Arc<UpstreamHandle> {
         let board = Arc::new(Board::default());
@@ -269,13 +365,22 @@ impl UpstreamActor {
             waiting: HashMap::new(),
             wake: None,
             latency: PeakEwma::default(),
+            calls: CallStats::default(),
+            recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
+            failed_in_a_row: 0,
+            failing: None,
             learned: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
+            retired: false,
+            shared: shared.map(Exchange::new),
             board: Arc::clone(&board),
             telemetry,
         };
+        if actor.shared.is_some() {
+            actor.state.share();
+        }
         // Published before the first message, so that the first ask already finds it usable.
         actor.publish(clock::mono());
         let actor = Supervisor::start_in_arbiter(arbiter, move |_| actor);
@@ -303,14 +408,54 @@ impl UpstreamActor {
         }
         for effect in polled.effects {
             self.telemetry.upstream_effect(&self.id, &effect);
+            if let Effect::Dwell { waited, .. } = &effect {
+                self.calls.waited(*waited, now);
+            }
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
                 // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
-                self.state.quarantine(true);
+                self.state.unverified(true);
                 watch.recheck(&self.id);
             }
         }
         self.publish(now);
         self.wake_at(polled.wake, now, context);
+        self.exchange(now, context);
+    }
+
+    /// Exchanges units with the other replicas if it is time, or if somebody waits for some.
+    fn exchange(&mut self, now: Mono, context: &mut Context<Self>) {
+        let Some(shared) = &mut self.shared else { return };
+        let pause = if self.state.is_short() { EXCHANGE_SOONEST } else { EXCHANGE_EVERY };
+        if shared.under_way || now.since(shared.last) < pause {
+            return;
+        }
+        let ask = self.state.quota_ask(now);
+        // Without anything to exchange the others' opinion is asked for, now and then.
+        if ask == QuotaAsk::default() && now.since(shared.last) < OPINION_EVERY {
+            return;
+        }
+        (shared.under_way, shared.last) = (true, now);
+        let (quota, id) = (Arc::clone(&shared.quota), self.id.clone());
+        let exchanged = async move { quota.exchange(&id, ask).await };
+        context.spawn(exchanged.into_actor(self).map(|result, this, context| {
+            this.on(context, |this, now| this.exchanged(result, now));
+        }));
+    }
+
+    fn exchanged(&mut self, result: Result<QuotaGrant, StoreDown>, now: Mono) {
+        let Some(shared) = &mut self.shared else { return };
+        shared.under_way = false;
+        match result {
+            Ok(grant) => {
+                shared.replicas = grant.replicas;
+                if !std::mem::replace(&mut shared.works, true) {
+                    self.state.share();
+                }
+                self.state.quota_granted(&grant, now);
+            }
+            Err(_down) if std::mem::replace(&mut shared.works, false) => self.state.share_alone(shared.replicas),
+            Err(_down) => {}
+        }
     }
 
     fn wake_at(&mut self, next: Option<Mono>, now: Mono, context: &mut Context<Self>) {
@@ -336,14 +481,56 @@ impl UpstreamActor {
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
-        if let OutcomeKind::Success { latency } = report.outcome.kind {
-            self.latency.record(latency, now);
+        if report.outcome.kind.error_name().is_some() {
+            self.calls.failed(now);
+        }
+        match report.outcome.kind {
+            OutcomeKind::Success { latency } => {
+                if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
+                    self.failing = None;
+                }
+                self.failed_in_a_row = 0;
+                self.latency.record(latency, now);
+                self.calls.answered(latency, now);
+                if self.state.is_interactive(attempt) == Some(true) {
+                    self.recent.record(latency, now);
+                }
+            }
+            OutcomeKind::Outrun { after } => self.latency.record(after, now),
+            // Nobody listens: whatever will, has just been started.
+            OutcomeKind::Connect => self.stumbled(OUTAGE, now),
+            OutcomeKind::ServerError | OutcomeKind::Timeout | OutcomeKind::Transport => self.stumbled(1, now),
+            _ => {}
         }
         if let Some(too_large) = report.too_large {
             self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call failed by the upstream's fault.
+    fn stumbled(&mut self, weight: u32, now: Mono) {
+        self.latency.failed(self.state.policy().breaker.slow, now);
+        self.failed_in_a_row = self.failed_in_a_row.saturating_add(weight);
+        self.failing = Some((self.failing.map_or(now, |(first, _)| first), now));
+        self.doubt(now);
+    }
+
+    /// After an outage it may be another model: its vectors are looked at before it is used again. An outage is a refused
+    /// connection, some failures in a row, or one failure that no success has followed for a while. As long as no other
+    /// upstream can stand in and traffic goes on, failures alone are for the breaker to judge.
+    fn doubt(&mut self, now: Mono) {
+        let (Some(watch), Some((first, last))) = (&self.watch, self.failing) else { return };
+        let stand_in = watch.has_stand_in(&self.id);
+        let long = if stand_in { now.since(first) >= DOUBTFUL } else { now.since(last) >= FORGOTTEN };
+        if !self.state.flows() || !(long || stand_in && self.failed_in_a_row >= OUTAGE) {
+            return;
+        }
+        self.failed_in_a_row = 0;
+        self.failing = None;
+        self.state.unverified(true);
+        watch.lost(&self.id);
     }
 
     fn command(&mut self, command: Command) {
@@ -353,16 +540,30 @@ impl UpstreamActor {
                 self.state.resume();
                 self.state.unpark();
             }
+            Command::Unpark => self.state.unpark(),
             Command::Open => self.state.force_open(),
             Command::Close => self.state.force_close(),
-            Command::Quarantine(out) => self.state.quarantine(out),
+            Command::AwaitCheck => self.state.unverified(true),
+            Command::Verified => {
+                self.state.unverified(false);
+                self.state.quarantine(false);
+                self.latency.forgive();
+                self.failed_in_a_row = 0;
+                self.failing = None;
+            }
+            Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
     }
 
     /// Gauges are set once a second: nobody reads them more often.
-    fn watch(&self, context: &mut Context<Self>) {
+    fn watch(&mut self, context: &mut Context<Self>) {
         context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+        if let Some(shared) = &mut self.shared {
+            // An exchange that a restart has cut off never reports back.
+            shared.under_way = false;
+            context.run_interval(EXCHANGE_EVERY, |this, context| this.exchange(clock::mono(), context));
+        }
     }
 
     fn publish(&mut self, now: Mono) {
@@ -378,8 +579,12 @@ impl UpstreamActor {
         });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
-        self.board.latency_ns.store(self.latency.nanos(), Ordering::Relaxed);
+        self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn restarting() -> Refusal {
@@ -395,11 +600,10 @@ impl Actor for UpstreamActor {
 }
 
 impl Supervised for UpstreamActor {
-    /// Counters, breaker, buckets and queue are kept; the core checks itself, and timers are set anew.
+    /// Counters, breaker, buckets and queue are kept; the core checks itself. `started` runs again and sets the timers.
     fn restarting(&mut self, context: &mut Self::Context) {
         self.state.heal();
         self.wake = None;
-        self.watch(context);
         self.telemetry.actor_restarted(ActorKind::Upstream, self.id.as_str());
         context.address().do_send(WakeTick);
     }
@@ -410,7 +614,10 @@ impl Handler<TryPermit> for UpstreamActor {
 
     fn handle(&mut self, TryPermit(ask): TryPermit, context: &mut Self::Context) -> Self::Result {
         let attempt = ask.attempt;
-        let decision = self.on(context, |this, now| this.state.ask(Ask { may_queue: false, ..ask }, now));
+        let decision = self.on(context, |this, now| {
+            this.doubt(now);
+            this.state.ask(Ask { may_queue: false, ..ask }, now)
+        });
         MessageResult(match decision {
             Some(Decision::Grant(_)) => Ok(self.permit(attempt, Duration::ZERO, context)),
             Some(Decision::Refuse(refusal)) => Err(refusal),
@@ -428,6 +635,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
             this.waiting.insert(waiter, (attempt, now, reply));
+            this.doubt(now);
             this.state.ask(Ask { may_queue: true, ..ask }, now)
         });
         let at_once = match decision {
@@ -476,9 +684,18 @@ impl Handler<PolicyChanged> for UpstreamActor {
     fn handle(&mut self, fact: PolicyChanged, context: &mut Self::Context) {
         self.on(context, |this, _| {
             this.batch_size = fact.batch_size;
+            this.watch = fact.watch;
             this.learned = Learned::default();
             this.state.reconfigure(fact.policy);
         });
+    }
+}
+
+impl Handler<Retired> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Retired, _: &mut Self::Context) {
+        self.retired = true;
     }
 }
 
@@ -503,8 +720,24 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
-        if let Some(snapshot) = self.on(context, |this, now| this.state.snapshot(now)) {
-            self.telemetry.upstream_gauges(&self.id, &snapshot);
+        if self.retired {
+            // Whoever could still ask holds the board, and whoever has a permit is counted.
+            if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 {
+                tracing::info!(upstream = %self.id, "the last call of an upstream that was taken out has ended");
+                context.stop();
+            }
+            return;
+        }
+        let shown = self.on(context, |this, now| {
+            this.doubt(now);
+            let known = this.state.flows() && this.recent.count(now) >= FEWEST;
+            let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
+            this.board.p95_ns.store(nanos(p95), Ordering::Relaxed);
+            Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
+        });
+        if let Some(shown) = shown {
+            self.telemetry.upstream_gauges(&self.id, &shown.state);
+            self.board.shown.store(Some(Arc::new(shown)));
         }
     }
 }

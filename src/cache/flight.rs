@@ -2,8 +2,9 @@
 //!
 //! Owns who leads. Refuses to call anybody, to store anything and to decide how often to try again.
 //!
-//! A flight ends when its leader lands or fails it, or is dropped, be it by a panic or because its client left. The
-//! leader has four rules to follow. Two keep a vector from being paid for twice: look into the cache once more after
+//! A flight ends when its leader lands or fails it, or is dropped, be it by a panic or because its client left. A leader
+//! that fails says why, so that those who wait can tell what is worth another try from what is not. The leader has four
+//! rules to follow. Two keep a vector from being paid for twice: look into the cache once more after
 //! becoming leader (the flight before may have landed between the look-up and the joining), and store before landing.
 //! Two keep requests from waiting for each other in a circle: join once for equal inputs of one request, and end every
 //! flight one leads before waiting as a follower.
@@ -16,22 +17,42 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Cached;
+use crate::error::ApiError;
 use crate::pure::cache_key::CacheKey;
 
 /// Parts of the table, each with its own lock. A power of two.
 const SHARDS: usize = 64;
 
 /// `None` while under way.
-type Landing = Option<Cached>;
+type Landing = Option<Result<Cached, FlightFailed>>;
 type Shard = Mutex<HashMap<CacheKey, watch::Receiver<Landing>>>;
 
-/// The flight ended without a vector. Whoever still wants one may join again and lead the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlightFailed;
+/// The flight ended without a vector.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FlightFailed {
+    /// Its leader went away and told nothing. Whoever still wants the vector may join again and lead the next.
+    Abandoned,
+    /// Its leader got an error.
+    Told(Arc<Told>),
+}
+
+/// What a leader tells those who wait.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// What its own client reads.
+    pub error: ApiError,
+    /// Where the input stands among those of the leader's client: the error may name it.
+    pub position: usize,
+    /// Whether whoever asks again would hear the same, or wait as long in vain.
+    pub hopeless: bool,
+}
 
 impl fmt::Display for FlightFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the call that was waited for brought no vector")
+        match self {
+            FlightFailed::Abandoned => f.write_str("the call that was waited for brought no vector"),
+            FlightFailed::Told(told) => told.error.fmt(f),
+        }
     }
 }
 
@@ -114,11 +135,13 @@ impl LeaderGuard {
 
     /// Hands the vector to everybody who waits. It must be stored first, or the next to ask pays for it again.
     pub fn land(self, vector: Cached) {
-        self.land.send_replace(Some(vector));
+        self.land.send_replace(Some(Ok(vector)));
     }
 
-    /// Ends the flight without a vector; the same as dropping the guard, said out loud.
-    pub fn fail(self) {}
+    /// Ends the flight without a vector and tells everybody who waits why.
+    pub fn fail(self, told: Told) {
+        self.land.send_replace(Some(Err(FlightFailed::Told(Arc::new(told)))));
+    }
 }
 
 impl Drop for LeaderGuard {
@@ -150,8 +173,8 @@ impl Follower {
     /// Dropping it at any time changes nothing for the leader and the other followers.
     pub async fn wait(mut self) -> Result<Cached, FlightFailed> {
         match self.landing.wait_for(Option::is_some).await {
-            Ok(landing) => landing.clone().ok_or(FlightFailed),
-            Err(_) => Err(FlightFailed),
+            Ok(landing) => landing.clone().unwrap_or(Err(FlightFailed::Abandoned)),
+            Err(_) => Err(FlightFailed::Abandoned),
         }
     }
 }
@@ -164,6 +187,8 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::cache::Value;
+    use crate::error::Code;
     use crate::pure::cache_key::text_digest;
     use crate::vector::Vector;
 
@@ -172,7 +197,7 @@ mod tests {
     }
 
     fn vector() -> Cached {
-        Cached { vector: Vector::from_floats(&[1.0, 2.0]).expect("finite"), tokens: 1 }
+        Cached { value: Value::Vector(Vector::from_floats(&[1.0, 2.0]).expect("finite")), tokens: 1, estimated: false }
     }
 
     #[track_caller]
@@ -207,7 +232,17 @@ mod tests {
         assert_eq!(flights.len(), 1);
         drop(other);
         assert!(flights.is_empty());
-        leader(&flights, "a").fail();
+    }
+
+    #[test]
+    fn followers_hear_why_a_flight_failed() {
+        let flights = Flights::default();
+        let guard = leader(&flights, "a");
+        let waiting = follower(&flights, "a");
+        let told = Told { error: ApiError::new(Code::InvalidInput, "no"), position: 3, hopeless: true };
+        guard.fail(told.clone());
+        assert_eq!(waiting.wait().now_or_never(), Some(Err(FlightFailed::Told(Arc::new(told)))));
+        assert!(flights.is_empty(), "the next one leads again");
     }
 
     #[test]
@@ -216,8 +251,8 @@ mod tests {
         let guard = leader(&flights, "a");
         let (first, second) = (follower(&flights, "a"), follower(&flights, "a"));
         drop(guard);
-        assert_eq!(first.wait().now_or_never(), Some(Err(FlightFailed)));
-        assert_eq!(second.wait().now_or_never(), Some(Err(FlightFailed)));
+        assert_eq!(first.wait().now_or_never(), Some(Err(FlightFailed::Abandoned)));
+        assert_eq!(second.wait().now_or_never(), Some(Err(FlightFailed::Abandoned)));
         let next = leader(&flights, "a");
         let again = follower(&flights, "a");
         next.land(vector());
@@ -234,7 +269,7 @@ mod tests {
             std::panic::resume_unwind(Box::new("a panic"));
         }));
         assert!(panicked.is_err());
-        assert_eq!(waiting.wait().now_or_never(), Some(Err(FlightFailed)));
+        assert_eq!(waiting.wait().now_or_never(), Some(Err(FlightFailed::Abandoned)));
     }
 
     /// Threads with a runtime each race for the same key, round after round; in each round the first leaders fail or

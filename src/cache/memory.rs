@@ -32,7 +32,7 @@ struct ByBytes;
 
 impl Weighter<CacheKey, Entry> for ByBytes {
     fn weight(&self, _: &CacheKey, entry: &Entry) -> u64 {
-        entry.cached.vector.bytes() as u64 + ENTRY_OVERHEAD
+        entry.cached.bytes() as u64 + ENTRY_OVERHEAD
     }
 }
 
@@ -123,6 +123,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::cache::Value;
     use crate::pure::cache_key::text_digest;
     use crate::vector::Vector;
 
@@ -136,8 +137,12 @@ mod tests {
         EntryTag { tenant: tenant.into(), model: model.into() }
     }
 
+    fn cached(vector: Vector) -> Cached {
+        Cached { value: Value::Vector(vector), tokens: 1, estimated: false }
+    }
+
     fn vector(value: f32) -> Cached {
-        Cached { vector: Vector::from_floats(&[value; 8]).expect("finite"), tokens: 1 }
+        cached(Vector::from_floats(&[value; 8]).expect("finite"))
     }
 
     fn at(hours: u64) -> Mono {
@@ -162,7 +167,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded() {
         let cache = MemoryCache::new(1 << 20, HOUR);
-        let big = Cached { vector: Vector::from_floats(&[0.5; 1024]).expect("finite"), tokens: 1 };
+        let big = cached(Vector::from_floats(&[0.5; 1024]).expect("finite"));
         for number in 0..2_000 {
             cache.put_many(&tag("t", "m"), [(key(&number.to_string()), &big)], at(0));
         }
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn entries_share_no_memory_with_the_answer() {
         let answer = Bytes::from(b"[1,2],[3,4]".to_vec());
-        let slice = Cached { vector: Vector::from_text(answer.slice(0..5), Some(2)).expect("valid"), tokens: 1 };
+        let slice = cached(Vector::from_text(answer.slice(0..5), Some(2)).expect("valid"));
         let cache = MemoryCache::new(1 << 20, HOUR);
         cache.put_many(&tag("t", "m"), [(key("a"), &slice)], at(0));
         drop(slice);

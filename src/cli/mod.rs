@@ -1,6 +1,7 @@
 //! The command line: which command, which file. The work is done elsewhere.
 
 pub mod check;
+pub mod import;
 pub mod key;
 pub mod probe;
 pub mod serve;
@@ -35,6 +36,11 @@ enum Command {
         #[command(subcommand)]
         command: KeyCommand,
     },
+    /// Turn another gateway's configuration into one of this gateway.
+    Import {
+        #[command(subcommand)]
+        command: ImportCommand,
+    },
     /// Report what was used and what it cost.
     Usage(usage::Arguments),
 }
@@ -49,6 +55,15 @@ enum KeyCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum ImportCommand {
+    /// LiteLLM's config.yaml: prints our configuration, and what could not be carried over.
+    Litellm {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -58,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Check => check::run(config),
         Command::Probe => probe::run(config),
         Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
+        Command::Import { command: ImportCommand::Litellm { file } } => import::litellm(&file),
         Command::Usage(args) => usage::report(config, &args),
     }
 }

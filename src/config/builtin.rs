@@ -16,10 +16,12 @@ pub(crate) const DEMO_KEY_SHA256: &str = "f0da5774ddd43cf0ffac182e87cc9be314210d
 const SIMULATED: &str = r#"
 [[models]]
 name = "simulated-embedding"
+[[models]]
+name = "simulated-rerank"
 [[upstreams]]
 id = "simulated"
 provider = "simulated"
-serves = [{ model = "simulated-embedding" }]
+serves = [{ model = "simulated-embedding" }, { model = "simulated-rerank" }]
 "#;
 
 const OPENAI: &str = r#"

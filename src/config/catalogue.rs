@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use super::problem::nearest_above;
-use super::tree::{Origin, Table, parse_as};
+use super::tree::{Origin, Table, Value, parse_as};
 
 /// Keys of the catalogue that say where a fact comes from, and are not inherited.
 const ABOUT: &[&str] = &["provider", "price_date", "note", "retires_on_azure"];
@@ -39,6 +39,32 @@ pub(crate) fn knows(name: &str) -> bool {
     entries().any(|(known, _)| known == name)
 }
 
+/// What the catalogue knows of a model, as the keys of a `[[models]]` entry but for its name; `None` if it is not known.
+pub(crate) fn facts(name: &str) -> Option<Vec<(String, toml_edit::Value)>> {
+    let (_, table) = entries().find(|(known, _)| *known == name)?;
+    let inherited = table.iter().filter(|(key, _)| *key != "name" && !ABOUT.contains(key));
+    Some(inherited.filter_map(|(key, node)| Some((key.to_owned(), to_toml(&node.value)?))).collect())
+}
+
+fn to_toml(value: &Value) -> Option<toml_edit::Value> {
+    Some(match value {
+        Value::Text(text) => text.as_str().into(),
+        Value::Bool(flag) => (*flag).into(),
+        Value::Int(number) => (*number).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Date => return None,
+        Value::List(list) => {
+            let list = list.iter().map(|node| to_toml(&node.value)).collect::<Option<toml_edit::Array>>()?;
+            list.into()
+        }
+        Value::Table(table) => {
+            let members = table.iter().map(|(key, node)| Some((key.to_owned(), to_toml(&node.value)?)));
+            let members = members.collect::<Option<Vec<(String, toml_edit::Value)>>>()?;
+            toml_edit::Value::InlineTable(members.into_iter().collect())
+        }
+    })
+}
+
 /// The known name nearest to `name`, if one is very near: a model of one's own may well have a similar name.
 pub(crate) fn suggest(name: &str) -> Option<&'static str> {
     nearest_above(0.8, name, entries().map(|(known, _)| known))
@@ -54,7 +80,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::super::problem::Report;
-    use super::super::tree::{Node, Value};
+    use super::super::tree::Node;
     use super::super::{schema, shape};
     use super::*;
 
@@ -77,6 +103,16 @@ mod tests {
         let mut report = Report::new("catalogue.toml");
         shape::check(&mut tree, &mut report);
         assert_eq!(report.finish(), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn every_entry_can_be_configured_by_its_name_alone() {
+        use crate::config::{Environment, Source, load};
+        let text: String = entries().map(|(name, _)| format!("[[models]]\nname = \"{name}\"\n")).collect();
+        let source = Source::Text { name: "all.toml".to_owned(), text };
+        if let Err(problems) = load(&source, &Environment::default()) {
+            panic!("{problems}");
+        }
     }
 
     fn has_price(table: &Table) -> bool {

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub use crate::pure::budget_period::BudgetPeriod;
 
 use crate::ids::{KeyFingerprint, ModelName, SpaceId, TenantId, UpstreamId};
@@ -111,6 +113,8 @@ pub struct Store {
     pub redis_url: Option<Secret>,
     /// Longest wait for one Redis step.
     pub redis_timeout: Duration,
+    /// How long a hold in the shared ledger outlives the last sign of its replica.
+    pub redis_lease: Duration,
 }
 
 /// Where vectors are cached.
@@ -164,7 +168,7 @@ pub struct Cache {
 }
 
 /// `[quota]`. Shares are fractions of 1.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Quota {
     /// Whether replicas share limits through Redis.
     pub shared: bool,
@@ -210,7 +214,7 @@ pub struct Breaker {
 }
 
 /// `[retry]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
     /// Calls made for one request part, the first included; at least 1.
     pub max_attempts: u32,
@@ -223,7 +227,7 @@ pub struct Retry {
 }
 
 /// `[slo]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Slo {
     /// Window of the percentiles.
     pub window: Duration,
@@ -231,6 +235,10 @@ pub struct Slo {
     pub interactive_p95: Duration,
     /// 99 % of query embeddings are faster than this.
     pub interactive_p99: Duration,
+    /// 95 % of reranks are faster than this.
+    pub rerank_p95: Duration,
+    /// 99 % of reranks are faster than this.
+    pub rerank_p99: Duration,
 }
 
 /// What a model is for.
@@ -318,7 +326,7 @@ pub struct Prices {
 }
 
 /// One `[[models]]` entry with what the catalogue knows of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     /// What clients ask for.
     pub name: ModelName,
@@ -409,7 +417,7 @@ impl Provider {
 }
 
 /// One `[[upstreams]]` entry.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
     /// Its id.
     pub id: UpstreamId,
@@ -446,7 +454,7 @@ pub struct Upstream {
 }
 
 /// One entry of `serves`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Serves {
     /// The model.
     pub model: ModelName,
@@ -465,8 +473,18 @@ pub struct KeyHash {
     pub fingerprint: KeyFingerprint,
 }
 
-/// One `[[tenants]]` entry.
-#[derive(Debug, Clone)]
+/// Where a tenant comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TenantSource {
+    /// The configuration file; it wins over a tenant of the same id made on the admin side.
+    File,
+    /// A call of the admin side.
+    Admin,
+}
+
+/// One `[[tenants]]` entry, or a tenant made on the admin side.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Tenant {
     /// Its id.
     pub id: TenantId,
@@ -488,6 +506,8 @@ pub struct Tenant {
     pub models: Option<Vec<ModelName>>,
     /// Whether full cache hits are still served without budget.
     pub serve_cached_when_exhausted: bool,
+    /// Where it comes from.
+    pub source: TenantSource,
 }
 
 impl Tenant {

@@ -4,10 +4,12 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::tree::Origin;
 
 /// One thing that is wrong, with what would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file, or the name of the text.
     pub file: String,
@@ -23,11 +25,14 @@ pub struct Problem {
     pub what: String,
     /// What would be right.
     pub right: String,
+    /// Whether the value stands in no file: it was given to the admin side.
+    pub given: bool,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.variable, self.line) {
+            _ if self.given => f.write_str("given to the admin side")?,
             (Some(variable), _) => write!(f, "environment variable {variable}")?,
             (None, Some(line)) => write!(f, "{}:{line}", self.file)?,
             (None, None) => f.write_str(&self.file)?,
@@ -134,7 +139,7 @@ impl Report {
         let (line, variable) = match at {
             Origin::Line(line) => (Some(*line), None),
             Origin::Variable(name) => (None, Some(name.to_string())),
-            Origin::Catalogue | Origin::Default => (None, None),
+            Origin::Catalogue | Origin::Default | Origin::Given => (None, None),
         };
         let problem = Problem {
             file: self.file.clone(),
@@ -144,6 +149,7 @@ impl Report {
             entry: path.entry.clone(),
             what: what.into(),
             right: right.into(),
+            given: *at == Origin::Given,
         };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
@@ -160,6 +166,11 @@ impl Report {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }
+    }
+
+    /// The problems so far.
+    pub(crate) fn problems(&self) -> &[Problem] {
+        &self.problems
     }
 
     /// The warnings if nothing was wrong, else the problems by line, those without a line last.

@@ -116,6 +116,7 @@ const STORE: &[Key] = &[
     is("durability", Type::Choice(&["process", "power"]), r#""process""#),
     is("redis_url", Type::SecretOrText, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
+    is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),
 ];
 
 const NORMALIZATIONS: Type = Type::Choice(&["lowercase", "trim", "exact"]);
@@ -164,6 +165,8 @@ const SLO: &[Key] = &[
     is("window_s", Type::Number(1.0, 86_400.0), "300"),
     is("interactive_p95_ms", MILLIS, "70"),
     is("interactive_p99_ms", MILLIS, "120"),
+    is("rerank_p95_ms", MILLIS, "300"),
+    is("rerank_p99_ms", MILLIS, "600"),
 ];
 
 // Prices of a model; an upstream's `serves` entry may have its own.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
 /// A secret: printed as `[secret]`, wiped from memory when the last copy is dropped.
@@ -18,6 +19,13 @@ impl Secret {
     /// The text itself; for the one place that sends or hashes it.
     pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+/// For telling whether a reload changed a secret; takes the same time wherever two of a length differ.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.expose().as_bytes().ct_eq(other.expose().as_bytes()).into()
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) enum Origin {
     Variable(Arc<str>),
     /// In the built-in catalogue of models.
     Catalogue,
+    /// In a call of the admin side.
+    Given,
     /// Nowhere: a default.
     Default,
 }
@@ -159,6 +161,24 @@ pub(crate) fn parse_as(text: &str, at: &Origin) -> Result<Table, SyntaxError> {
         true
     });
     Ok(table)
+}
+
+/// Takes over a JSON value whose parts all have the origin [`Origin::Given`]; `None` for null, which stands for nothing.
+pub(crate) fn from_json(json: &serde_json::Value) -> Option<Node> {
+    let value = match json {
+        serde_json::Value::Null => return None,
+        serde_json::Value::Bool(flag) => Value::Bool(*flag),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(whole) => Value::Int(whole),
+            None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => Value::Text(text.clone()),
+        serde_json::Value::Array(list) => Value::List(list.iter().filter_map(from_json).collect()),
+        serde_json::Value::Object(entries) => Value::Table(Table(
+            entries.iter().filter_map(|(name, item)| Some((name.clone(), from_json(item)?))).collect(),
+        )),
+    };
+    Some(Node { value, at: Origin::Given })
 }
 
 fn place(node: &mut Node, at: &Origin) {

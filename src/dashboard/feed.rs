@@ -2,13 +2,14 @@
 //! nothing here asks anybody anything, and nothing holds a key or a text of a request.
 //!
 //! Money is a decimal string with all its digits; durations are milliseconds; shares are fractions of 1; rates are per
-//! second over the objectives' window unless a field says otherwise.
+//! second over the objectives' window unless a field says otherwise; of upstreams, everything is of the last minute.
 
 use serde::Serialize;
 
 use crate::config::plan::Slo;
 use crate::pure::class::TrafficClass;
-use crate::pure::slo::{Budget, Burn, History as PointHistory, Point};
+use crate::pure::service_levels::TargetLevel;
+use crate::pure::slo::{Burn, History as PointHistory, Point};
 use crate::pure::time::{Mono, Wall};
 use crate::telemetry::labels::{BreakerLevel, BurnWindow, Objective};
 use crate::telemetry::timeline::Entry;
@@ -73,9 +74,9 @@ pub struct DashboardSnapshot {
 pub struct SloView {
     /// Window of the percentiles, seconds.
     pub window_s: u64,
-    /// The line of the 95th percentile.
+    /// The line of query embedding's 95th percentile.
     pub p95_line_ms: f64,
-    /// The line of the 99th percentile.
+    /// The line of its 99th percentile.
     pub p99_line_ms: f64,
     /// Each objective.
     pub objectives: Vec<ObjectiveView>,
@@ -86,6 +87,10 @@ pub struct SloView {
 pub struct ObjectiveView {
     /// Its name in metrics.
     pub name: Objective,
+    /// Whose requests it is about.
+    pub class: TrafficClass,
+    /// The time they have.
+    pub line_ms: f64,
     /// Share of requests that may miss it.
     pub allowed_bad: f64,
     /// Share of the last six hours' error budget that is left; below 0 when overspent.
@@ -118,32 +123,43 @@ pub enum Urgency {
 }
 
 impl SloView {
-    /// The view of `budgets` at `now`.
-    pub fn new(slo: &Slo, budgets: &[(Objective, &Budget)], now: Mono) -> SloView {
-        let objectives = budgets
+    /// The view of the objectives' levels, which are in the order of [`Objective::ALL`].
+    pub fn new(slo: &Slo, levels: &[TargetLevel]) -> SloView {
+        let objectives = Objective::ALL
             .iter()
-            .map(|(name, budget)| ObjectiveView {
-                name: *name,
-                allowed_bad: name.allowed_bad(),
-                budget_remaining: budget.remaining(now),
-                burn: BurnWindow::ALL
-                    .iter()
-                    .map(|window| BurnView { window: *window, rate: budget.burn_rate(now, window.duration()) })
-                    .collect(),
-                urgency: match budget.burn(now) {
-                    Burn::Calm => Urgency::Calm,
-                    Burn::Slow => Urgency::Slow,
-                    Burn::Fast => Urgency::Fast,
-                },
+            .zip(levels)
+            .map(|(name, level)| {
+                let target = name.target(slo);
+                ObjectiveView {
+                    name: *name,
+                    class: target.class,
+                    line_ms: millis(target.line),
+                    allowed_bad: target.allowed_bad,
+                    budget_remaining: level.remaining,
+                    burn: BurnWindow::ALL
+                        .iter()
+                        .zip(level.burn)
+                        .map(|(window, rate)| BurnView { window: *window, rate })
+                        .collect(),
+                    urgency: match level.urgency {
+                        Burn::Calm => Urgency::Calm,
+                        Burn::Slow => Urgency::Slow,
+                        Burn::Fast => Urgency::Fast,
+                    },
+                }
             })
             .collect();
         SloView {
             window_s: slo.window.as_secs(),
-            p95_line_ms: slo.interactive_p95.as_secs_f64() * 1_000.0,
-            p99_line_ms: slo.interactive_p99.as_secs_f64() * 1_000.0,
+            p95_line_ms: millis(slo.interactive_p95),
+            p99_line_ms: millis(slo.interactive_p99),
             objectives,
         }
     }
+}
+
+fn millis(span: std::time::Duration) -> f64 {
+    span.as_secs_f64() * 1_000.0
 }
 
 /// Cost and cache over all tenants since the start.
@@ -219,7 +235,7 @@ pub struct UpstreamView {
     pub p95_ms: Option<f64>,
     /// Calls a second.
     pub rate: f64,
-    /// Share of its calls that failed in the breaker's window.
+    /// Share of its calls that failed.
     pub failure_ratio: f64,
     /// Its last failure.
     pub last_error: Option<LastError>,
@@ -398,6 +414,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::pure::slo::Budget;
 
     fn point(at_s: u64, p99_ms: u64, count: u64, errors: u64) -> Point {
         let ms = Duration::from_millis;
@@ -432,17 +449,19 @@ mod tests {
             window: Duration::from_secs(300),
             interactive_p95: Duration::from_millis(70),
             interactive_p99: Duration::from_micros(120_500),
+            rerank_p95: Duration::from_millis(300),
+            rerank_p99: Duration::from_millis(600),
         };
-        let (calm, mut burning) = (Budget::new(0.05), Budget::new(0.01));
-        burning.record(Mono::ZERO, 80, 20);
+        let mut budgets = Objective::ALL.iter().map(|name| Budget::new(name.allowed_bad())).collect::<Vec<_>>();
+        budgets[1].record(Mono::ZERO, 80, 20);
         let now = Mono::from_millis(1_000);
-        let view =
-            SloView::new(&slo, &[(Objective::InteractiveP95, &calm), (Objective::InteractiveP99, &burning)], now);
+        let view = SloView::new(&slo, &budgets.iter().map(|b| TargetLevel::of(b, now)).collect::<Vec<_>>());
         assert_eq!((view.p95_line_ms, view.p99_line_ms), (70.0, 120.5));
         assert_eq!((view.objectives[0].urgency, view.objectives[1].urgency), (Urgency::Calm, Urgency::Fast));
         assert!((view.objectives[1].burn[0].rate - 20.0).abs() < 1e-9);
         let json = serde_json::to_value(&view.objectives[1]).expect("serialises");
         assert_eq!(json["name"], "interactive_p99");
         assert_eq!(json["burn"][0]["window"], "5m");
+        assert_eq!((&view.objectives[3].class, view.objectives[3].line_ms), (&TrafficClass::Rerank, 600.0));
     }
 }

@@ -317,6 +317,8 @@ pub struct ProviderError {
     pub param: Option<String>,
     /// A limit that the text names ("maximum allowed batch size 32").
     pub limit_hint: Option<u64>,
+    /// Whether the request is refused because one of its inputs is too long, whichever it is.
+    pub too_long: bool,
     /// A wait that the text names ("try again in 1.2s").
     pub wait_hint: Option<std::time::Duration>,
 }

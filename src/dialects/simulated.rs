@@ -1,8 +1,11 @@
-//! The built-in provider: vectors without a model, for a first look and for tests.
+//! The built-in provider: vectors and scores without a model, for a first look and for tests.
 //!
 //! A text becomes the bag of its character trigrams, each hashed to one axis and a sign ("feature hashing", Weinberger
 //! et al., 2009), scaled to unit length. Equal texts get equal vectors and similar spellings near ones, which is enough
 //! to see a search work; meaning plays no part, and the start-up text says so.
+
+use super::rerank::RerankOptions;
+use super::{Dtype, EmbedOptions, Input, Unsupported};
 
 /// Longest run of characters that is hashed as one feature.
 const GRAM: usize = 3;
@@ -39,6 +42,40 @@ pub fn relevance(query: &str, document: &str) -> f64 {
     let (a, b) = (embed(query, WIDTH), embed(document, WIDTH));
     let cosine: f64 = a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
     f64::midpoint(cosine, 1.0).clamp(0.0, 1.0)
+}
+
+fn refuse(field: &str, message: &str, input_kind: bool) -> Unsupported {
+    Unsupported { field: field.to_owned(), message: message.to_owned(), input_kind }
+}
+
+/// Whether it has words for these inputs and options: it knows texts and widths, nothing else.
+///
+/// # Errors
+/// Names the field it has no word for.
+pub fn takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), Unsupported> {
+    if inputs.iter().any(Input::is_tokens) {
+        let message = "the simulated provider takes texts only, not token ids (with LangChain: \
+                       check_embedding_ctx_length=False)";
+        return Err(refuse("input", message, true));
+    }
+    if options.dtype != Dtype::Float {
+        return Err(refuse("output_dtype", "the simulated provider makes float vectors only", false));
+    }
+    Ok(())
+}
+
+/// Whether it has words for these options.
+///
+/// # Errors
+/// Names the field it has no word for.
+pub fn takes_rerank(options: &RerankOptions) -> Result<(), Unsupported> {
+    if options.raw_scores {
+        return Err(refuse("raw_scores", "the simulated provider has no raw_scores", false));
+    }
+    if !options.rank_fields.is_empty() {
+        return Err(refuse("rank_fields", "the simulated provider ranks whole documents, without rank_fields", false));
+    }
+    Ok(())
 }
 
 /// FNV-1a over UTF-32: tiny, stable over versions and platforms. The vectors are no secret, so no keyed hash is needed.

@@ -1,14 +1,22 @@
 //! Health, readiness, metrics.
 
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 
-use super::respond;
+use super::{admin, request, respond};
 use crate::dialects::ClientDialect;
+use crate::gateway::Gateway;
 
 /// The process answers.
-pub async fn healthz() -> HttpResponse {
-    HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ok\n")
+pub async fn healthz(request: HttpRequest) -> HttpResponse {
+    plain(&request, HttpResponse::Ok()).body("ok\n")
+}
+
+/// An answer in plain text with the request's id.
+fn plain(request: &HttpRequest, mut builder: HttpResponseBuilder) -> HttpResponseBuilder {
+    builder.insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"));
+    builder.insert_header(("x-request-id", request::request_id(request.headers()).as_str()));
+    builder
 }
 
 /// The gateway can serve: false while it drains, and while its ledger cannot be written.
@@ -17,26 +25,35 @@ pub async fn readyz(request: HttpRequest) -> HttpResponse {
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };
-    let gateway = &worker.gateway;
-    let why_not = if gateway.lifecycle.is_draining() {
-        Some("draining")
-    } else if !gateway.journal.healthy() {
-        Some("the ledger cannot be written")
-    } else {
-        None
+    // Without its server a replica still serves unlimited tenants, misses and local limits, and the others have the
+    // same server: taking all of them out would help nobody. So it is told, not failed.
+    let without = match &worker.gateway.redis {
+        Some(redis) if !redis.link.is_up() => " (without redis)",
+        _ => "",
     };
-    match why_not {
-        None => HttpResponse::Ok().insert_header((CONTENT_TYPE, "text/plain; charset=utf-8")).body("ready\n"),
-        Some(reason) => HttpResponse::ServiceUnavailable()
-            .insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"))
+    match why_not_ready(&worker.gateway) {
+        None => plain(&request, HttpResponse::Ok()).body(format!("ready{without}\n")),
+        Some(reason) => plain(&request, HttpResponse::ServiceUnavailable())
             .insert_header(("retry-after", "1"))
             .body(format!("not ready: {reason}\n")),
     }
 }
 
-/// Prometheus text or OpenMetrics, by `Accept`.
+/// What keeps the gateway from serving, if anything does.
+pub fn why_not_ready(gateway: &Gateway) -> Option<&'static str> {
+    if gateway.lifecycle.is_draining() {
+        Some("draining")
+    } else if !gateway.journal.healthy() {
+        Some("the ledger cannot be written")
+    } else {
+        None
+    }
+}
+
+/// Prometheus text or OpenMetrics, by `Accept`. It names tenants and what they spend, so the admin side's rule holds:
+/// with `server.admin_token` set, scrapers send it as a bearer token.
 pub async fn metrics(request: HttpRequest) -> HttpResponse {
-    let worker = match super::worker(&request) {
+    let worker = match admin::authorize(&request).and_then(|_| super::worker(&request)) {
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{CACHE_CONTROL, HeaderMap};
@@ -12,6 +13,10 @@ use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
 use crate::journey::classify::Context;
 use crate::lifecycle::InFlight;
+use crate::pure::class::TrafficClass;
+use crate::pure::time::Mono;
+use crate::telemetry::requests::RequestEnd;
+use crate::telemetry::traces::RequestTrace;
 use crate::worker::Worker;
 
 use super::auth;
@@ -33,6 +38,44 @@ fn is_sane(id: &str) -> bool {
     (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(plain)
 }
 
+/// A request as it arrives, before anything is known of it.
+#[derive(Clone)]
+pub struct Arrival {
+    /// Its id.
+    pub request_id: RequestId,
+    /// Its trace.
+    pub trace: Arc<RequestTrace>,
+    /// When its first byte was seen.
+    pub started: Mono,
+}
+
+/// Notes a request's arrival and begins its trace.
+pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
+    let headers = request.headers();
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let trace = worker.gateway.telemetry.begin_trace(text("traceparent"), text("tracestate"));
+    if trace.is_recorded()
+        && let Some(route) = request.match_pattern()
+    {
+        trace.span().record("http.route", route);
+    }
+    Arrival { request_id: request_id(headers), trace: Arc::new(trace), started: clock::mono() }
+}
+
+/// Tells of a request that ended before its journey began. `operation` and `class` are its route's.
+pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, class: TrafficClass, error: &ApiError) {
+    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
+        request_id: &arrival.request_id,
+        trace: &arrival.trace,
+        operation,
+        class,
+        journey: None,
+        error: Some(error),
+        latency: clock::mono().since(arrival.started),
+    });
+    worker.served(fact);
+}
+
 /// Admits a request to the gateway and finds out whose it is.
 ///
 /// # Errors
@@ -40,7 +83,7 @@ fn is_sane(id: &str) -> bool {
 pub fn enter(
     worker: &Rc<Worker>,
     request: &HttpRequest,
-    request_id: RequestId,
+    arrival: Arrival,
     dialect: ClientDialect,
 ) -> Result<(Context, InFlight), ApiError> {
     let headers = request.headers();
@@ -52,22 +95,27 @@ pub fn enter(
     let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let directive = |name: &str| cache_control.split(',').any(|part| part.trim().eq_ignore_ascii_case(name));
     let context = Context {
-        request_id,
+        request_id: arrival.request_id,
         tenant: owner.tenant,
         key: owner.fingerprint,
-        started: clock::mono(),
+        started: arrival.started,
+        deadline: patience(headers).map(|patience| arrival.started.plus(patience)),
         dialect,
         asked_class: text("x-traffic-class"),
         collection: collection(headers)?,
         no_cache: directive("no-cache"),
         no_store: directive("no-store"),
-        trace: [("traceparent", text("traceparent")), ("tracestate", text("tracestate"))]
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect(),
+        trace: arrival.trace,
         running: Arc::clone(&running),
     };
     Ok((context, in_flight))
+}
+
+/// How long the client waits for its answer, as the official SDKs say with each request: whole seconds or a fraction.
+fn patience(headers: &HeaderMap) -> Option<Duration> {
+    let said = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = said("x-stainless-read-timeout").or_else(|| said("x-stainless-timeout"))?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|patience| !patience.is_zero())
 }
 
 fn collection(headers: &HeaderMap) -> Result<Option<String>, ApiError> {

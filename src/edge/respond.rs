@@ -5,96 +5,109 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
+use bytes::Bytes;
 
 use crate::clock;
 use crate::dialects::ClientDialect;
-use crate::dialects::client::{RenderEmbed, render_embed, render_error};
+use crate::dialects::client::{self, ErrorIds, RenderEmbed, RenderRerank, render_embed, render_error};
+use crate::dialects::rerank::{Scored, rank, search_units};
 use crate::error::{ApiError, Code};
 use crate::ids::RequestId;
+use crate::journey::classify::{EmbedTask, Task};
+use crate::journey::plan::Entry;
 use crate::journey::rate;
+use crate::journey::rerank::RerankTask;
 use crate::journey::settle::Finished;
 use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
+use crate::telemetry::labels::TraceId;
+use crate::vector::Vector;
 
 use super::request;
-use super::stream::{EmbedBody, Held};
+use super::stream::{AnswerBody, Held, Pieces};
 
-/// The answer to a journey.
+/// The answer to a journey; `held` is let go when it is out.
 ///
-/// A short one is one piece with its length, a long one is written while it is sent; `held` is let go when it is out.
-pub fn embeddings(mut finished: Finished, held: Held) -> HttpResponse {
+/// A short one is one piece with its length, a long one is written while it is sent.
+pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
     let seat = std::mem::take(&mut finished.seat);
     let context = &finished.call.context;
     let dialect = context.dialect;
     let (mut builder, body) = match &finished.result {
         Ok(entries) => {
-            let tokens = entries_tokens(&finished);
-            let pieces = render_embed(
-                dialect,
-                RenderEmbed {
-                    model: finished.call.model.plan.name.as_str(),
-                    id: context.request_id.as_str(),
-                    vectors: entries.iter().map(|entry| entry.vector.clone()).collect(),
-                    inputs: &finished.call.inputs,
-                    form: &finished.call.form,
-                    tokens,
-                    estimated: finished.estimated,
-                },
-            );
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
-            builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
-            builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
-            (builder, pieces.whole())
+            let body = match &finished.call.task {
+                Task::Embed(task) => {
+                    builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
+                    builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
+                    embedded(&finished, task, entries)
+                }
+                Task::Rerank(task) => Pieces::Whole(ranked(&finished, task, entries)),
+            };
+            (builder, body)
         }
         Err(error) => {
-            let (content_type, body) = render_error(dialect, error, Some(context.request_id.as_str()));
-            let mut builder = HttpResponse::build(status(error));
+            let ids = ErrorIds { request: Some(context.request_id.as_str()), trace: Some(context.trace.id()) };
+            let (content_type, body) = render_error(dialect, error, ids);
+            let mut builder = HttpResponse::build(status(dialect, error));
             builder.insert_header((CONTENT_TYPE, content_type));
             error_headers(&mut builder, error);
-            if finished.call.class.is_interactive() && wants_lexical(error.code) {
+            if finished.call.class.is_search() && error.code.wants_lexical() {
                 builder.insert_header(("x-retrieval-fallback", "lexical-only"));
                 // The person who waits gets lexical results at once instead of an SDK's retries.
                 if matches!(error.code, Code::UpstreamCircuitOpen | Code::NoCompatibleUpstream) {
                     builder.insert_header(("x-should-retry", "false"));
                 }
             }
-            (builder, Ok(body))
+            (builder, Pieces::Whole(body))
         }
     };
     journey_headers(&mut builder, &finished);
-    match body {
-        Ok(whole) => builder.body(whole),
-        Err(pieces) => {
-            let crowd = held.present.crowd();
-            builder.body(EmbedBody::new(pieces, &crowd, held, seat))
-        }
+    builder.body(AnswerBody::new(body, held, seat))
+}
+
+/// What an answer states of its tokens: those that its parts stand for, whether they were fresh or cached, so that a
+/// hit and a miss have the same bytes; and whether any of them were estimated.
+fn usage(entries: &[Entry]) -> (u64, bool) {
+    (entries.iter().map(|entry| u64::from(entry.tokens)).sum(), entries.iter().any(|entry| entry.estimated))
+}
+
+fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Pieces {
+    let context = &finished.call.context;
+    let vectors: Vec<Vector> = entries.iter().filter_map(|entry| entry.vector().cloned()).collect();
+    if task.similarity {
+        return Pieces::Whole(client::render_similarity(&vectors));
     }
+    let (tokens, estimated) = usage(entries);
+    let answer = RenderEmbed {
+        model: finished.call.model.plan.name.as_str(),
+        id: context.request_id.as_str(),
+        vectors,
+        inputs: &task.inputs,
+        form: &task.form,
+        tokens,
+        estimated,
+    };
+    render_embed(context.dialect, answer).whole().map_or_else(Pieces::Vectors, Pieces::Whole)
 }
 
-/// Errors that leave a search without vectors for want of upstreams or quota.
-fn wants_lexical(code: Code) -> bool {
-    matches!(
-        code,
-        Code::UpstreamCircuitOpen
-            | Code::NoCompatibleUpstream
-            | Code::UpstreamError
-            | Code::UpstreamAuth
-            | Code::UpstreamBadResponse
-            | Code::UpstreamTimeout
-            | Code::UpstreamRateLimited
-            | Code::TenantRateLimited
-            | Code::QueueFull
-            | Code::QueueTimeout
-            | Code::Overloaded
-            | Code::ShuttingDown
-    )
-}
-
-/// Tokens as the answer states them: those that the vectors stand for, whether they were fresh or cached, so that a hit
-/// and a miss have the same bytes.
-fn entries_tokens(finished: &Finished) -> u64 {
-    finished.result.as_ref().map_or(0, |entries| entries.iter().map(|entry| u64::from(entry.tokens)).sum())
+fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
+    let context = &finished.call.context;
+    let scored = entries.iter().enumerate();
+    let scored = scored.filter_map(|(index, entry)| Some(Scored { index, score: entry.score()? })).collect();
+    let (tokens, estimated) = usage(entries);
+    let answer = RenderRerank {
+        model: finished.call.model.plan.name.as_str(),
+        id: context.request_id.as_str(),
+        results: &rank(scored, task.top_n),
+        documents: &task.documents,
+        return_documents: task.return_documents,
+        tokens,
+        searches: search_units(task.documents.len()),
+        estimated,
+    };
+    client::render_rerank(context.dialect, &answer)
 }
 
 fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
@@ -103,6 +116,7 @@ fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
     let total = clock::mono().since(context.started);
     let own = total.saturating_sub(finished.upstream_time).saturating_sub(finished.dwell);
     builder.insert_header(("x-request-id", context.request_id.as_str()));
+    builder.insert_header(("x-trace-id", context.trace.id().to_string()));
     builder.insert_header(("x-gateway-latency-ms", total.as_millis().to_string()));
     let timing = format!(
         "gateway;dur={}, queue;dur={}, upstream;dur={}",
@@ -154,8 +168,8 @@ fn insert(builder: &mut HttpResponseBuilder, name: &str, value: &str) {
     }
 }
 
-fn status(error: &ApiError) -> StatusCode {
-    StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+fn status(dialect: ClientDialect, error: &ApiError) -> StatusCode {
+    StatusCode::from_u16(client::status(dialect, error)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// `Retry-After` and what goes with it, on 429 and 503.
@@ -181,16 +195,19 @@ fn hopeless(error: &ApiError) -> bool {
 }
 
 /// An error before the journey began.
-pub fn error(dialect: ClientDialect, id: &RequestId, error: &ApiError) -> HttpResponse {
-    let (content_type, body) = render_error(dialect, error, Some(id.as_str()));
-    let mut builder = HttpResponse::build(status(error));
+pub fn error(dialect: ClientDialect, id: &RequestId, trace: Option<TraceId>, error: &ApiError) -> HttpResponse {
+    let (content_type, body) = render_error(dialect, error, ErrorIds { request: Some(id.as_str()), trace });
+    let mut builder = HttpResponse::build(status(dialect, error));
     builder.insert_header((CONTENT_TYPE, content_type));
     builder.insert_header(("x-request-id", id.as_str()));
+    if let Some(trace) = trace {
+        builder.insert_header(("x-trace-id", trace.to_string()));
+    }
     error_headers(&mut builder, error);
     builder.body(body)
 }
 
 /// An error on a route that has no journey.
 pub fn plain_error(request: &HttpRequest, dialect: ClientDialect, problem: &ApiError) -> HttpResponse {
-    error(dialect, &request::request_id(request.headers()), problem)
+    error(dialect, &request::request_id(request.headers()), None, problem)
 }

@@ -4,18 +4,20 @@
 use std::time::Duration;
 
 use actix_web::rt::task::spawn_blocking;
+use bytes::Bytes;
 
 use crate::clock;
 use crate::config::plan::{Prices, Tokenizer};
 use crate::dialects::Input;
 use crate::error::{ApiError, Code};
-use crate::pure::money::{Money, UnitPrice};
+use crate::pure::money::Money;
 use crate::pure::token_estimate::Estimate;
 use crate::pure::utc::Stamp;
 use crate::runtime::Route;
 use crate::tokens;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
+use super::rerank;
 
 /// Inputs up to this many bytes together are counted exactly whatever the balance: a search query costs a microsecond
 /// or two.
@@ -50,8 +52,11 @@ pub fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
 pub fn check_missing(call: &Call) -> Result<(), ApiError> {
     let tenant = &call.context.tenant;
-    let exhausted = tenant.board.remaining() == Some(Money::ZERO);
-    if exhausted && dearest(&call.model.routes).is_some_and(|price| price.0 > Money::ZERO) {
+    // Once the refill is due the ledger decides: it may not have looked at the clock since.
+    let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
+    let exhausted = tenant.board.exhausted() && !refill_is_due;
+    let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
+    if exhausted && call.model.routes.iter().any(costs) {
         return Err(exhausted_error(call));
     }
     Ok(())
@@ -71,44 +76,54 @@ pub fn exhausted_error(call: &Call) -> ApiError {
 pub struct CostBounds {
     /// What is held.
     pub upper: Money,
+    /// What it will probably cost.
+    pub likely: Money,
     /// What it costs at least.
     pub lower: Money,
 }
 
 impl CostBounds {
     /// Costs nothing.
-    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, lower: Money::ZERO };
+    pub const NOTHING: CostBounds = CostBounds { upper: Money::ZERO, likely: Money::ZERO, lower: Money::ZERO };
 }
 
-/// The highest price of an input token among the routes: the hold must cover whichever is taken.
-pub fn dearest(routes: &[Route]) -> Option<UnitPrice> {
-    routes.iter().filter_map(|route| route.prices.input).max_by_key(|price| price.0)
+/// What a call costs: tokens and searches at their prices. A missing price counts as nothing: that is how a unit which
+/// a model is not billed by reads, and configuration allows a model without any price only to tenants without a budget.
+pub fn cost(prices: &Prices, tokens: u64, searches: u64) -> Money {
+    let (token, search) = (prices.input.unwrap_or_default(), prices.search.unwrap_or_default());
+    token.times(tokens).checked_add(search.times(searches)).unwrap_or(Money::from_units(i128::MAX))
 }
 
-/// The price of an input token on one route; a missing price counts as nothing, which configuration allows only for
-/// tenants without a budget.
-pub fn token_price(prices: &Prices) -> UnitPrice {
-    prices.input.unwrap_or_default()
-}
-
-/// What must be held for the inputs at `indices`, given what the tenant has left.
-pub async fn cost_bounds(call: &Call, indices: &[usize], remaining: Money) -> CostBounds {
-    let price = dearest(&call.model.routes).unwrap_or_default();
-    let least = call.model.routes.iter().map(|route| token_price(&route.prices)).min_by_key(|price| price.0);
-    let least = least.unwrap_or_default();
+/// What must be held for the inputs at `indices`, sent in so many calls, given what the tenant has left.
+///
+/// The hold covers whichever route is taken: it is the dearest of them, as `lower` is the cheapest.
+pub async fn cost_bounds(call: &Call, indices: &[usize], calls: usize, remaining: Money) -> CostBounds {
+    let routes = &call.model.routes;
+    let most = |tokens, searches| routes.iter().map(|route| cost(&route.prices, tokens, searches)).max();
+    let least = |tokens, searches| routes.iter().map(|route| cost(&route.prices, tokens, searches)).min();
     let rough = indices.iter().fold(None, |sum: Option<Estimate>, index| {
         let one = call.estimate(*index);
         Some(sum.map_or(one, |sum| sum.plus(one)))
     });
     let Some(rough) = rough else { return CostBounds::NOTHING };
+    let (fewest, most_searches) = match call.task {
+        Task::Embed(_) => (0, 0),
+        Task::Rerank(_) => rerank::searches(call, indices, calls),
+    };
+    let bounds = |tokens: Estimate, held: u64| CostBounds {
+        upper: most(held, most_searches).unwrap_or_default(),
+        likely: most(tokens.likely, fewest).unwrap_or_default(),
+        lower: least(tokens.lower, fewest).unwrap_or_default(),
+    };
     let bytes: u64 = indices.iter().map(|index| call.items[*index].text_bytes()).sum();
-    let near = price.times(rough.likely.saturating_mul(NEAR_LIMIT_REQUESTS)) > remaining;
+    let likely = most(rough.likely, fewest).unwrap_or_default();
+    let near = likely.checked_mul(NEAR_LIMIT_REQUESTS).is_none_or(|many| many > remaining);
     if bytes > ALWAYS_EXACT_BYTES && !near {
         let held = (rough.likely.saturating_mul(COMFORTABLE_PERCENT) / 100).max(rough.likely + 1);
-        return CostBounds { upper: price.times(held), lower: least.times(rough.lower) };
+        return bounds(rough, held);
     }
     let bound = exact(call, indices, bytes).await.map_or(rough, Estimate::exact);
-    CostBounds { upper: price.times(bound.upper), lower: least.times(bound.lower) }
+    bounds(bound, bound.upper)
 }
 
 /// Exact tokens of the inputs together; `None` where the tokenizer is not known here.
@@ -117,19 +132,30 @@ async fn exact(call: &Call, indices: &[usize], bytes: u64) -> Option<u64> {
     if tokenizer == Tokenizer::Unknown {
         return None;
     }
-    let inputs: Vec<Input> = indices.iter().map(|index| call.inputs[*index].clone()).collect();
+    let (inputs, query): (Vec<Input>, Option<Bytes>) = match &call.task {
+        Task::Embed(embed) => (indices.iter().map(|index| embed.inputs[*index].clone()).collect(), None),
+        Task::Rerank(rerank) => {
+            let documents = indices.iter().map(|index| Input::Text(rerank.documents[*index].raw().clone()));
+            (documents.collect(), Some(rerank.query.clone()))
+        }
+    };
     let listed: u64 = indices.iter().map(|index| u64::from(call.items[*index].tokens)).sum();
     let count = move || {
         let texts = inputs.iter().filter(|input| !input.is_tokens());
-        texts.map(|input| count_text(tokenizer, input)).sum::<Option<u64>>()
+        let count = |input: &Input| count_text(tokenizer, input.load_blocking().ok()?.raw());
+        let own = texts.map(count).sum::<Option<u64>>()?;
+        match query {
+            // The query is read once with each document.
+            Some(query) => count_text(tokenizer, &query)?.checked_mul(inputs.len() as u64)?.checked_add(own),
+            None => Some(own),
+        }
     };
     let texts = if bytes > BLOCKING_COUNT_BYTES { spawn_blocking(count).await.ok().flatten()? } else { count()? };
     texts.checked_add(listed)
 }
 
-fn count_text(tokenizer: Tokenizer, input: &Input) -> Option<u64> {
-    let input = input.load_blocking().ok()?;
-    let text: std::borrow::Cow<'_, str> = serde_json::from_slice(input.raw()).ok()?;
+fn count_text(tokenizer: Tokenizer, raw: &[u8]) -> Option<u64> {
+    let text: std::borrow::Cow<'_, str> = serde_json::from_slice(raw).ok()?;
     Some(tokens::count_exact(tokenizer, &text)?.max(1))
 }
 

@@ -4,7 +4,10 @@
 //! A part that succeeds is kept (for its followers, the cache and the bill) at once, whatever becomes of the others, so
 //! that a client's retry costs only the rest.
 
-use std::collections::VecDeque;
+mod cutter;
+mod failure;
+mod race;
+
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,32 +17,41 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
 use crate::actors::upstream::{Report, TooLarge};
+use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
-use crate::dialects::upstream::{EmbedAnswer, Expect};
+use crate::dialects::rerank::{Document, search_units};
+use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError};
-use crate::error::{ApiError, Code, ProviderWord};
+use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, ItemSize, Learned, Limits, Refused, TooMuch, front, parse_limit_hint, split};
+use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
+use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::room::Seat;
-use crate::runtime::Route;
+use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::vector::Vector;
-use crate::worker::{CallError, Exchange, Reply, Worker};
+use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
+use crate::vector::{Vector, VectorError};
+use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
-use super::admit::{CostBounds, cost_bounds, exhausted_error, hold_expiry, token_price};
-use super::classify::Call;
+use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
+use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
-use super::plan::{Entry, Round, client_gone};
+use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
+use super::settle::{Spent, Tally, UnderWay};
+use cutter::Cutter;
+use failure::{Failure, PartError, kind_of};
+use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
@@ -51,17 +63,18 @@ const TEXT_NUMBER: u64 = 14;
 /// Width of vectors that nobody has stated or seen yet.
 const USUAL_WIDTH: u32 = 1536;
 
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// The request fails.
-    Failed(ApiError),
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
 }
 
 struct PartEnd {
@@ -96,19 +109,25 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes };
+    let under_way = tally.under_way.clone();
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     if !tally.seat.is_counted() {
         tally.seat = parts.seat().await?;
     }
-    let reserved = parts.reserve_with_hold(first.clone(), tally).await?;
+    let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
     running.push(parts.run(first, Some(reserved)));
     let mut failed = None;
+    // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
+    // parts are under way.
+    let mut unproven = false;
     loop {
-        while failed.is_none() && !gone.is_cancelled() && running.len() < PARTS_IN_FLIGHT {
+        let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
+        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.push(parts.run(range, None));
         }
@@ -116,17 +135,28 @@ pub async fn run(
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {
+                unproven = false;
                 tally.spent.push(landed.spent);
                 for (index, entry) in end.range.zip(landed.entries) {
                     round.land(worker, call, index, entry);
                 }
             }
             Err(PartError::TooLarge { refused, error }) => {
-                if !cutter.split(end.range, refused) {
+                unproven = true;
+                if !cutter.split(&parts, end.range.clone(), refused) {
+                    let alone = end.range.len() == 1;
+                    round.fail(end.range, &error, if alone { Reach::Item(0) } else { Reach::Request });
                     failed.get_or_insert(error);
                 }
             }
-            Err(PartError::Failed(error)) => {
+            Err(PartError::Unnamed(error)) => {
+                // Halving finds the input in a few calls, and keeps what the others get meanwhile.
+                if !cutter.halve(&parts, end.range) {
+                    failed.get_or_insert(error);
+                }
+            }
+            Err(PartError::Failed { error, reach }) => {
+                round.fail(end.range, &error, reach);
                 failed.get_or_insert(error);
             }
         }
@@ -138,50 +168,6 @@ pub async fn run(
     }
 }
 
-/// Cuts the work into parts, as late as possible so that each is sized by what is known then.
-struct Cutter {
-    sizes: Vec<ItemSize>,
-    next: usize,
-    again: VecDeque<Range<usize>>,
-    learned: Learned,
-}
-
-impl Cutter {
-    fn new(parts: &Parts<'_>) -> Cutter {
-        let size = |index: &usize| ItemSize {
-            tokens: parts.call.estimate(*index).likely,
-            bytes: parts.call.inputs[*index].len() as u64 + 1,
-        };
-        let sizes = parts.indices.iter().map(size).collect();
-        Cutter { sizes, next: 0, again: VecDeque::new(), learned: Learned::default() }
-    }
-
-    fn next(&mut self, parts: &Parts<'_>) -> Option<Range<usize>> {
-        if let Some(range) = self.again.pop_front() {
-            return Some(range);
-        }
-        if self.next >= self.sizes.len() {
-            return None;
-        }
-        let length = front(&self.sizes[self.next..], &parts.limits().tighter(self.learned.limits()));
-        let range = self.next..self.next + length;
-        self.next = range.end;
-        Some(range)
-    }
-
-    /// Cuts a part that was too large into smaller ones; false if it is a single input, which cannot be cut.
-    fn split(&mut self, range: Range<usize>, refused: TooLarge) -> bool {
-        if !self.learned.refused(refused.sent, refused.kind, refused.hint) {
-            return false;
-        }
-        let pieces = split(&self.sizes[range.clone()], &self.learned.limits());
-        for piece in pieces.into_iter().rev() {
-            self.again.push_front(range.start + piece.start..range.start + piece.end);
-        }
-        true
-    }
-}
-
 /// What all parts of one round share.
 struct Parts<'a> {
     worker: &'a Rc<Worker>,
@@ -190,24 +176,51 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
+    /// Bytes that a call's body has besides its inputs, at most.
+    envelope: u64,
+}
+
+/// What the gateway itself writes into a body besides inputs and what the client's own body had: at most this many bytes.
+const OWN_MEMBERS: u64 = 256;
+
+/// See [`Parts::envelope`]: the client's other members may travel with each part.
+fn envelope(call: &Call) -> u64 {
+    let items: u64 = (0..call.items.len()).map(|index| call.raw_bytes(index)).sum();
+    let others = match &call.task {
+        Task::Embed(embed) => (embed.original.body.len() as u64).saturating_sub(items),
+        Task::Rerank(rerank) => rerank.query.len() as u64,
+    };
+    others + OWN_MEMBERS
 }
 
 impl Parts<'_> {
     /// What one call may carry: the least that any upstream of the space takes, so that any of them may answer it.
     fn limits(&self) -> Limits {
-        if self.call.options.late_chunking {
-            // All inputs are one document to the model: a part would be another document.
+        if !self.call.items_stand_alone() {
+            // All inputs are one to the model: a part would be something else.
             return Limits::default();
         }
         let batch = !self.call.class.is_interactive();
+        let embeds = self.embeds();
+        let kind = self.call.model.plan.kind;
         let mut least = Limits::default();
         for route in self.routes.iter() {
-            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name);
-            let own = Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: own.bytes };
-            least = least.tighter(own).tighter(route.upstream.board.call_limits(batch));
+            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
+            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
+            // What an upstream has taught about embedding calls says nothing about others.
+            if embeds {
+                least = least.tighter(route.upstream.board.call_limits(batch));
+            }
         }
-        let configured = batch.then_some(self.call.context.running.plan.quota.batch_size);
+        // Documents of one query are not a batch in that sense, and each call of theirs may cost a search.
+        let configured = (batch && embeds).then_some(self.call.context.running.plan.quota.batch_size);
         least.tighter(Limits { max_items: configured, ..Limits::default() })
+    }
+
+    fn embeds(&self) -> bool {
+        matches!(self.call.task, Task::Embed(_))
     }
 
     fn tokens(&self, range: &Range<usize>) -> u64 {
@@ -216,37 +229,58 @@ impl Parts<'_> {
 
     /// Reserves the first part together with the hold for the whole round, and notes the hold in the journal before
     /// anything is called, so that a crash cannot strand it unseen.
-    async fn reserve_with_hold(&self, range: Range<usize>, tally: &mut Tally) -> Result<Reserved, ApiError> {
+    async fn reserve_with_hold(
+        &self,
+        range: Range<usize>,
+        calls: usize,
+        tally: &mut Tally,
+    ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let remaining = tenant.board.remaining();
-        let bounds = match remaining {
-            Some(remaining) => cost_bounds(self.call, self.indices, remaining).await,
+        let mut bounds = match remaining {
+            Some(remaining) => cost_bounds(self.call, self.indices, calls, remaining).await,
             None => CostBounds::NOTHING,
         };
+        if let Some(shared) = &tenant.shared
+            && bounds.upper > Money::ZERO
+        {
+            let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
+            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
+            // The rest is the tenant's own limits, which the actor owns.
+            bounds = CostBounds::NOTHING;
+        }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
+        }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
         let ask = PlaceHold {
             id,
             upper: bounds.upper,
+            likely: bounds.likely,
             lower: bounds.lower,
             expires_at: hold_expiry(self.call),
-            patience: self.patience(),
+            // Whoever holds money never waits for more: it might be waiting for itself.
+            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let hold = Hold::new(tenant.ledger.clone(), id, bounds.upper, holds_money);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let mut hold = Hold::new(tenant.ledger.clone(), id);
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
+        hold.amount = reserved.held;
         if holds_money {
+            // Noted first: a record that is told to have failed may be kept and written after all.
+            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
             let record = Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: bounds.upper,
+                amount: reserved.held,
             });
             journal.append(&record).map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
@@ -260,13 +294,52 @@ impl Parts<'_> {
         Ok(reserved)
     }
 
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
+    }
+
+    /// Holds the money of a tenant whose balance replicas share.
+    async fn hold_shared(
+        &self,
+        shared: &Shared,
+        bounds: CostBounds,
+        patience: Duration,
+    ) -> Result<SharedHold, ApiError> {
+        let request = self.call.context.request_id.clone();
+        let ask = SharedAsk { upper: bounds.upper, likely: bounds.likely, lower: bounds.lower, patience, request };
+        let placed = tokio::select! {
+            placed = shared.ledger.place(&shared.account, &ask) => placed,
+            () = self.gone.cancelled() => return Err(client_gone()),
+        };
+        placed.map_err(|refusal| match refusal {
+            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Unavailable => refuse::ledger_unavailable(),
+        })
+    }
+
     /// Room for the vectors that will be here before the answer can leave.
     async fn seat(&self) -> Result<Seat, ApiError> {
-        let number = match self.call.form.preferred() {
+        let Task::Embed(embed) = &self.call.task else { return Ok(Seat::default()) };
+        let number = match embed.form.preferred() {
             Encoding::Float => TEXT_NUMBER,
             Encoding::Base64 => size_of::<f32>() as u64,
         };
-        let width = self.call.width.or(self.call.model.native_width()).unwrap_or(USUAL_WIDTH);
+        let width = embed.width.or(self.call.model.native_width()).unwrap_or(USUAL_WIDTH);
         let bytes = (self.indices.len() as u64).saturating_mul(u64::from(width)).saturating_mul(number);
         let room = &self.worker.gateway.answers;
         tokio::select! {
@@ -275,10 +348,39 @@ impl Parts<'_> {
         }
     }
 
+    /// Room for the request of a part. Whoever sits there waits for nothing but an upstream's answer, so the wait ends.
+    async fn room(&self, range: &Range<usize>) -> Result<Seat, ApiError> {
+        let bytes = self.indices[range.clone()].iter().map(|index| self.call.raw_bytes(*index)).sum();
+        self.worker.gateway.requests.enter(bytes, self.patience()).await
+    }
+
     /// How long this request can wait for capacity or for money that is held by others.
     fn patience(&self) -> Duration {
         let quota = &self.call.context.running.plan.quota;
         if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
+    }
+
+    /// The latest moment at which a call may still begin: within the class's patience, and before the client gives up.
+    fn deadline(&self, now: Mono) -> Mono {
+        let latest = now.plus(self.patience());
+        self.call.context.deadline.map_or(latest, |deadline| deadline.min(latest))
+    }
+
+    fn ask(&self, range: &Range<usize>, may_queue: bool) -> Ask {
+        let tenant = &self.call.context.tenant.plan;
+        Ask {
+            attempt: AttemptId::next(),
+            waiter: WaiterId::next(),
+            tenant: tenant.id.clone(),
+            weight: tenant.weight,
+            class: self.call.class,
+            tokens: self.tokens(range),
+            items: range.len(),
+            may_queue,
+            begun: true,
+            deadline: self.deadline(clock::mono()),
+            roll: rand::random(),
+        }
     }
 
     async fn reserve(
@@ -286,28 +388,18 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let waiter = WaiterId::next();
-        let now = clock::mono();
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
+        let waiter = ask.waiter;
+        let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
-            ask: Ask {
-                attempt: AttemptId::next(),
-                waiter,
-                tenant: tenant.plan.id.clone(),
-                weight: tenant.plan.weight,
-                class: self.call.class,
-                tokens: self.tokens(range),
-                items: range.len(),
-                may_queue: true,
-                deadline: now.plus(self.patience()),
-                roll: rand::random(),
-            },
+            retry: tries == Tries::Again,
+            ask,
             rolls: [rand::random(), rand::random()],
         };
         let asked = self.worker.gateway.router.send(reserve);
@@ -336,88 +428,105 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<ApiError> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
-            let Reserved { route, permit } = match permitted {
+            let reserved = match permitted {
                 Ok(reserved) => reserved,
                 // What the upstream itself said tells more than that there was no second chance.
-                Err(refused) => break Err(PartError::Failed(last.unwrap_or(refused))),
+                Err(refused) => {
+                    break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
+                }
             };
-            let route = &self.routes[route];
-            // The bytes of a part are in memory from here to the end of its call only.
-            let (inputs, seat) = match self.inputs(&range).await {
-                Ok(inputs) => inputs,
-                Err(error) => break Err(PartError::Failed(error)),
+            let seat = match self.room(&range).await {
+                Ok(seat) => seat,
+                Err(error) => break Err(PartError::Failed { error, reach: Reach::Request }),
             };
-            seen.attempts += 1;
-            seen.dwell += permit.dwell;
-            let started = clock::mono();
-            let exchange = self.exchange(route, inputs).await;
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
+            let Decided { route: index, permit, exchange, latency } =
+                self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            self.under_way.end(sent);
             drop(seat);
-            let ended = clock::mono();
-            seen.calls.push((started, ended));
-            let latency = ended.since(started);
-            self.worker.gateway.telemetry.metrics.upstream_call(
-                &route.upstream.plan.id,
-                exchange.status(),
-                latency,
-                None,
-            );
-            let report = self.report(&exchange, &range, latency);
+            let route = &self.routes[index];
+            let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
+            if !self.embeds() {
+                // What an upstream keeps in mind of sizes is about embedding calls.
+                (report.chunk, report.too_large) = (None, None);
+            }
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
-                Ok(landed) => break Ok(landed),
+                Ok(landed) => {
+                    if seen.attempts > 1 {
+                        self.worker.gateway.router.do_send(RetryEarned);
+                    }
+                    break Ok(landed);
+                }
                 Err(failure) => failure,
             };
-            let Some(wait) = self.again(&failure, seen.attempts) else { break Err(failure.into()) };
+            let Some(wait) = self.again(&failure, seen.attempts, index, &avoid) else { break Err(failure.into()) };
             avoid.push(route.upstream.plan.id.clone());
-            last = Some(failure.error);
+            last = Some(failure);
             tokio::time::sleep(wait).await;
             if self.gone.is_cancelled() {
-                break Err(PartError::Failed(client_gone()));
+                break Err(PartError::Failed { error: client_gone(), reach: Reach::Request });
             }
         };
         PartEnd { range, result, seen }
     }
 
-    /// The inputs of a part, in memory, and the room that its request takes.
-    async fn inputs(&self, range: &Range<usize>) -> Result<(Vec<Input>, Seat), ApiError> {
-        let inputs: Vec<Input> =
-            self.indices[range.clone()].iter().map(|index| self.call.inputs[*index].clone()).collect();
-        let bytes = inputs.iter().map(|input| input.len() as u64).sum();
-        // Whoever sits there waits for nothing but an upstream's answer, so this ends.
-        let seat = self.worker.gateway.requests.enter(bytes, self.patience()).await?;
-        let inputs = Input::load(inputs).await.map_err(|error| {
-            tracing::warn!(%error, "a spooled request body could not be read (server.spool_dir)");
-            ApiError::new(Code::Internal, "the request body could not be kept")
-        })?;
-        Ok((inputs, seat))
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        self.bill(route, range.len(), self.tokens(range), true, None)
     }
 
-    async fn exchange(&self, route: &Route, inputs: Vec<Input>) -> Exchange {
-        let expect = Expect { count: inputs.len(), width: None, dtype: self.call.options.dtype };
-        self.worker.embed(self.call, route, inputs, &expect).await
+    async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
+        let indices = &self.indices[range.clone()];
+        let mut exchange = match &self.call.task {
+            Task::Embed(embed) => {
+                let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
+                self.worker.embed(self.call, embed, route, inputs).await
+            }
+            Task::Rerank(rerank) => {
+                let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
+                self.worker.rerank(self.call, rerank, route, &documents).await
+            }
+        };
+        if let Ok(Reply::Error(error)) = &mut exchange.reply
+            && self.call.items_stand_alone()
+            && names_fewer_items(error, range.len())
+        {
+            error.fault = Fault::TooLarge;
+        }
+        exchange
     }
 
     /// Whether and after which wait the part is tried again.
-    fn again(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+    fn again(&self, failure: &Failure, attempts: u32, route: usize, avoid: &[UpstreamId]) -> Option<Duration> {
         let rules = &self.call.context.running.plan.retry;
         if !failure.elsewhere || attempts >= rules.max_attempts || self.gone.is_cancelled() {
             return None;
         }
+        let now = clock::mono();
+        if self.call.context.deadline.is_some_and(|deadline| deadline <= now) {
+            return None;
+        }
         // Another upstream is tried at once; the same one after a pause.
-        if self.routes.len() > attempts as usize {
+        if self.elsewhere(route, avoid) {
             return Some(Duration::ZERO);
         }
+        // Nobody searching waits for the same silence twice, and the provider may have done the work.
+        if failure.error.code == Code::UpstreamTimeout && self.call.class.is_interactive() {
+            return None;
+        }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
-        let now = clock::mono();
-        let deadline = now.plus(self.patience());
-        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, deadline)?;
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
         Some(at.since(now))
     }
 
@@ -427,11 +536,16 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
-            Ok(Reply::Error(error)) => Err(Failure::provider(error, &self.indices[range.clone()], too_large)),
-            Err(error) => Err(Failure::wire(&error)),
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
+            }
+            Ok(Reply::Error(mut error)) => {
+                error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
+            }
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 
@@ -444,6 +558,7 @@ impl Parts<'_> {
             }
             Err(CallError::Wire(WireError::Timeout)) => (OutcomeKind::Timeout, None, None),
             Err(CallError::Wire(WireError::Connect(_))) => (OutcomeKind::Connect, None, None),
+            Err(CallError::NotSent) => (OutcomeKind::NotSent, None, None),
             Err(_) => (OutcomeKind::Transport, None, None),
         };
         let billed = answered.and_then(|answer| answer.usage.billed());
@@ -454,7 +569,7 @@ impl Parts<'_> {
 
     fn too_large(&self, error: &ProviderError, range: &Range<usize>) -> TooLarge {
         let indices = &self.indices[range.clone()];
-        let bytes = indices.iter().map(|index| self.call.inputs[*index].len() as u64 + 1).sum();
+        let bytes = indices.iter().map(|index| self.call.raw_bytes(*index)).sum();
         let hint = parse_limit_hint(&error.message);
         let kind = if error.message.to_ascii_lowercase().contains("token") {
             TooMuch::Tokens
@@ -467,46 +582,67 @@ impl Parts<'_> {
     }
 
     /// Checks and prices what an upstream answered.
-    fn land(&self, answer: EmbedAnswer, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
+    fn land(&self, answer: Answered, route: &Route, range: &Range<usize>) -> Result<Landed, BadAnswer> {
         let indices = &self.indices[range.clone()];
-        let vectors = self.fit(answer.vectors)?;
-        let likely: u64 = indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        let values = match &self.call.task {
+            Task::Embed(embed) => self.fit(embed, answer.values)?,
+            Task::Rerank(_) => answer.values,
+        };
+        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
         if answer.usage.odd {
             self.worker.gateway.telemetry.usage_odd(&route.upstream.plan.id);
         }
         let stated = answer.usage.billed();
-        let tokens = stated.unwrap_or(likely);
+        let tokens = stated.unwrap_or_else(|| weights.iter().sum());
         if stated.is_some() {
-            let uncorrected =
-                indices.iter().map(|i| self.call.items[*i].estimate(self.call.model.plan.tokenizer).likely);
+            let uncorrected = indices.iter().map(|index| self.call.uncorrected(*index).likely);
             self.call.model.observe_tokens(uncorrected.sum(), tokens);
         }
-        let weights: Vec<u64> = indices.iter().map(|index| self.call.estimate(*index).likely).collect();
+        let estimated = stated.is_none();
         let shares = apportion(tokens, &weights);
-        let entries = vectors.into_iter().zip(shares).map(|(vector, tokens)| Entry { vector, tokens }).collect();
-        let price = token_price(&route.prices);
-        let spent = Spent {
-            upstream: route.upstream.plan.id.clone(),
-            tokens,
-            estimated: stated.is_none(),
-            unit_price: price,
-            cost: price.times(tokens),
-            items: range.len(),
-        };
+        let entries =
+            values.into_iter().zip(shares).map(|(value, tokens)| Entry { value, tokens, estimated }).collect();
+        let spent = self.bill(route, indices.len(), tokens, estimated, answer.searches);
         Ok(Landed { entries, spent })
     }
 
+    /// Prices a call by the unit that the route is billed by.
+    fn bill(&self, route: &Route, items: usize, tokens: u64, estimated: bool, searches: Option<u64>) -> Spent {
+        let prices = &route.prices;
+        let by_search = prices.search.filter(|_| matches!(self.call.task, Task::Rerank(_)));
+        let counted = match by_search {
+            Some(_) => searches.unwrap_or_else(|| search_units(items)),
+            None => 0,
+        };
+        Spent {
+            upstream: route.upstream.plan.id.clone(),
+            tokens,
+            searches: counted,
+            estimated: if by_search.is_some() { searches.is_none() } else { estimated },
+            unit_price: by_search.or(prices.input).unwrap_or_default(),
+            cost: cost(prices, tokens, counted),
+            items,
+        }
+    }
+
     /// Brings vectors to the width of the answer: as they are, or cut and scaled where the model allows that.
-    fn fit(&self, vectors: Vec<Vector>) -> Result<Vec<Vector>, BadAnswer> {
-        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(vectors) };
+    fn fit(&self, embed: &EmbedTask, values: Vec<Value>) -> Result<Vec<Value>, BadAnswer> {
+        let vectors: Vec<Vector> = values
+            .into_iter()
+            .filter_map(|value| match value {
+                Value::Vector(vector) => Some(vector),
+                Value::Score(_) => None,
+            })
+            .collect();
+        let Some(seen) = vectors.first().map(Vector::width) else { return Ok(Vec::new()) };
         let model = &self.call.model;
-        let asked = self.call.asked_width;
+        let asked = embed.asked_width;
         // An upstream that was asked for a narrower width says nothing about the native one by obeying.
         let native =
             if asked.is_none_or(|asked| asked != seen) { Some(model.learn_width(seen)) } else { model.native_width() };
-        let wanted = self.call.width.or(native).unwrap_or(seen);
+        let wanted = embed.width.or(native).unwrap_or(seen);
         if seen == wanted {
-            return Ok(vectors);
+            return Ok(vectors.into_iter().map(Value::Vector).collect());
         }
         let may_cut = wanted < seen
             && native == Some(seen)
@@ -514,91 +650,9 @@ impl Parts<'_> {
         if !may_cut {
             return Err(BadAnswer { reason: format!("expected vectors of {wanted} dimensions, got {seen}") });
         }
-        vectors
-            .into_iter()
-            .map(|vector| vector.cut(wanted).map_err(|error| BadAnswer { reason: error.to_string() }))
-            .collect()
-    }
-}
-
-/// A call that brought no usable answer.
-struct Failure {
-    error: ApiError,
-    /// Whether another try, here or elsewhere, may help.
-    elsewhere: bool,
-    retry_after: Option<Duration>,
-    too_large: Option<TooLarge>,
-}
-
-impl From<Failure> for PartError {
-    fn from(failure: Failure) -> PartError {
-        match failure.too_large {
-            Some(refused) => PartError::TooLarge { refused, error: failure.error },
-            None => PartError::Failed(failure.error),
-        }
-    }
-}
-
-impl Failure {
-    fn bad_answer(bad: &BadAnswer) -> Failure {
-        let message = format!("the upstream's answer cannot be used: {}", bad.reason);
-        Failure {
-            error: ApiError::new(Code::UpstreamBadResponse, message),
-            elsewhere: true,
-            retry_after: None,
-            too_large: None,
-        }
-    }
-
-    fn wire(error: &CallError) -> Failure {
-        let code = if error.is_timeout() { Code::UpstreamTimeout } else { Code::UpstreamError };
-        let message = format!("the upstream {}", error.describe());
-        Failure { error: ApiError::new(code, message), elsewhere: true, retry_after: None, too_large: None }
-    }
-
-    fn provider(error: ProviderError, indices: &[usize], refused: Option<TooLarge>) -> Failure {
-        let retry_after = error.wait_hint;
-        let word = Box::new(ProviderWord { status: error.status, code: error.code, kind: error.kind });
-        let said = |code: Code| {
-            let mut message = error.message.clone();
-            if let [only] = indices
-                && !message.contains("input[")
-            {
-                message = format!("input[{only}]: {message}");
-            }
-            ApiError {
-                code,
-                message: message.into(),
-                param: error.param.clone().map(Into::into),
-                retry_after,
-                provider: None,
-            }
-        };
-        let (error, elsewhere, too_large) = match error.fault {
-            Fault::Request => (ApiError { provider: Some(word), ..said(Code::InvalidInput) }, false, None),
-            Fault::TooLarge => (ApiError { provider: Some(word), ..said(Code::BodyTooLarge) }, false, refused),
-            Fault::Auth => {
-                let message = "the upstream refused the gateway's own key; the operator has been told";
-                (ApiError::new(Code::UpstreamAuth, message), true, None)
-            }
-            Fault::Quota => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::RateLimited => (ApiError { provider: Some(word), ..said(Code::UpstreamRateLimited) }, true, None),
-            Fault::Server => {
-                let message = format!("the upstream failed with status {}: {}", error.status, error.message);
-                (ApiError::new(Code::UpstreamError, message), true, None)
-            }
-        };
-        Failure { error, elsewhere, retry_after, too_large }
-    }
-}
-
-fn kind_of(error: &ProviderError) -> OutcomeKind {
-    match error.fault {
-        Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
-        Fault::Auth => OutcomeKind::KeyRejected,
-        Fault::Quota => OutcomeKind::OutOfQuota,
-        Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
-        Fault::Server => OutcomeKind::ServerError,
+        let cut = |vector: Vector| vector.cut(wanted).map(Value::Vector);
+        let cut = vectors.into_iter().map(cut).collect::<Result<Vec<Value>, VectorError>>();
+        cut.map_err(|error| BadAnswer { reason: error.to_string() })
     }
 }
 

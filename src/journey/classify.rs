@@ -3,17 +3,20 @@
 
 use std::sync::Arc;
 
-use crate::config::plan::{ModelKind, Normalization};
+use crate::config::plan::{Matryoshka, ModelKind, Normalization};
 use crate::dialects::client::{AnswerForm, ParsedEmbed};
 use crate::dialects::{ClientDialect, EmbedOptions, Input, OriginalBody};
 use crate::edge::body::BodyShare;
 use crate::edge::scan::Item;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, RequestId};
-use crate::pure::class::{self, ClassInputs, TrafficClass, classify};
+use crate::pure::class::{self, ClassInputs, Classified, TrafficClass, classify};
 use crate::pure::time::Mono;
 use crate::pure::token_estimate::Estimate;
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
+use crate::telemetry::traces::RequestTrace;
+
+use super::rerank::RerankTask;
 
 /// What the edge knows of a request besides its body.
 #[derive(Clone)]
@@ -28,6 +31,8 @@ pub struct Context {
     pub key: KeyFingerprint,
     /// When its first byte was seen.
     pub started: Mono,
+    /// When its client stops waiting, if it said so; nothing is tried again after that.
+    pub deadline: Option<Mono>,
     /// Whose words it speaks.
     pub dialect: ClientDialect,
     /// `X-Traffic-Class`.
@@ -38,11 +43,11 @@ pub struct Context {
     pub no_cache: bool,
     /// `Cache-Control: no-store`: look up, store nothing.
     pub no_store: bool,
-    /// `traceparent` and `tracestate`, passed on to the upstream.
-    pub trace: Vec<(&'static str, String)>,
+    /// Its place in a distributed trace.
+    pub trace: Arc<RequestTrace>,
 }
 
-/// A request for embeddings that is acceptable.
+/// A request that is acceptable.
 pub struct Call {
     /// What the edge knows.
     pub context: Context,
@@ -52,10 +57,28 @@ pub struct Call {
     pub demoted: bool,
     /// The model.
     pub model: Arc<ModelRuntime>,
-    /// Its inputs in order.
-    pub inputs: Vec<Input>,
-    /// What the scanner found of each input, in the same order.
+    /// What the scanner found of each input (for rerank: of each document), in the client's order.
     pub items: Vec<Item>,
+    /// What is to be done with them.
+    pub task: Task,
+    /// How inputs (for rerank: the query) are folded before they are looked up.
+    pub normalization: Normalization,
+    /// Keeps the body's share of the memory budget.
+    pub share: BodyShare,
+}
+
+/// What a request asks for.
+pub enum Task {
+    /// A vector for each input.
+    Embed(EmbedTask),
+    /// A score for each document.
+    Rerank(RerankTask),
+}
+
+/// Inputs to embed.
+pub struct EmbedTask {
+    /// The inputs in order, one for each of the call's items.
+    pub inputs: Vec<Input>,
     /// Whether the client gave one bare input.
     pub single: bool,
     /// Width of the answer; `None`: the native width, which is not known yet.
@@ -68,39 +91,102 @@ pub struct Call {
     pub options: EmbedOptions,
     /// The client's body, for upstreams of the same dialect.
     pub original: OriginalBody,
-    /// How inputs are folded before they are looked up.
-    pub normalization: Normalization,
-    /// Keeps the body's share of the memory budget.
-    pub share: BodyShare,
+    /// The client wants the first input compared with the others instead of the vectors (TEI).
+    pub similarity: bool,
 }
 
 impl Call {
-    /// Tokens of one input.
+    /// What it is called in logs and traces.
+    pub fn operation(&self) -> &'static str {
+        match self.task {
+            Task::Embed(_) => "embeddings",
+            Task::Rerank(_) => "rerank",
+        }
+    }
+
+    /// Tokens of one input, or of one document together with the query, as this model's providers have counted so far.
     pub fn estimate(&self, index: usize) -> Estimate {
-        self.model.correct(self.items[index].estimate(self.model.plan.tokenizer))
+        self.model.correct(self.uncorrected(index))
+    }
+
+    /// The same without what was learned.
+    pub fn uncorrected(&self, index: usize) -> Estimate {
+        let tokenizer = self.model.plan.tokenizer;
+        let own = self.items[index].estimate(tokenizer);
+        match &self.task {
+            Task::Embed(_) => own,
+            Task::Rerank(rerank) => own.plus(rerank.query_item.estimate(tokenizer)),
+        }
+    }
+
+    /// Whether the answer to one input is the same whatever stands beside it: only then may inputs be told apart, that
+    /// is split over calls, folded and cached.
+    pub fn items_stand_alone(&self) -> bool {
+        match &self.task {
+            Task::Embed(embed) => !embed.options.late_chunking,
+            Task::Rerank(_) => self.model.plan.pairwise,
+        }
+    }
+
+    /// Bytes that one input takes in a call's body.
+    pub fn raw_bytes(&self, index: usize) -> u64 {
+        let bytes = match &self.task {
+            Task::Embed(embed) => embed.inputs[index].len(),
+            Task::Rerank(rerank) => rerank.documents[index].raw().len(),
+        };
+        bytes as u64 + 1
     }
 }
 
-/// Makes a [`Call`].
+/// The class of a request of so many items.
 ///
 /// # Errors
-/// The model is unknown, not allowed or of another kind; the width is not one of its widths; the class is unknown.
-pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: BodyShare) -> Result<Call, ApiError> {
-    let Some(name) = parsed.model.as_deref() else {
-        return Err(ApiError::new(Code::InvalidInput, "model is missing").param("model"));
-    };
-    let model = context.running.model_for(&context.tenant, name, ModelKind::Embedding)?;
+/// `X-Traffic-Class` names no class.
+pub fn classified(
+    context: &Context,
+    route: class::Route,
+    items: usize,
+    service_tier: Option<&str>,
+) -> Result<Classified, ApiError> {
     let quota = &context.running.plan.quota;
-    let classified = classify(ClassInputs {
+    classify(ClassInputs {
         tenant_class: context.tenant.plan.class,
         header: context.asked_class.as_deref(),
-        service_tier: service_tier(&parsed.original).as_deref(),
-        route: class::Route::Embed,
-        items: items.len(),
+        service_tier,
+        route,
+        items,
         over: quota.classify_batch_over_inputs,
         interactive_max: quota.interactive_max_inputs,
     })
-    .map_err(|unknown| ApiError::new(Code::UnknownParameterValue, unknown.to_string()).param("X-Traffic-Class"))?;
+    .map_err(|unknown| ApiError::new(Code::UnknownParameterValue, unknown.to_string()).param("X-Traffic-Class"))
+}
+
+/// The model that a request names, or, where its dialect lets it name none, the only one of that kind that the tenant
+/// may use.
+///
+/// # Errors
+/// It is unknown, not allowed or of another kind; none is named and there are several, or none.
+pub fn model(context: &Context, name: Option<&str>, kind: ModelKind) -> Result<Arc<ModelRuntime>, ApiError> {
+    match name {
+        Some(name) => context.running.model_for(&context.tenant, name, kind),
+        None => context.running.only_model(&context.tenant, kind),
+    }
+}
+
+/// Makes a [`Call`] for vectors.
+///
+/// # Errors
+/// The model is unknown, not allowed or of another kind; the width is not one of its widths; the class is unknown.
+pub fn embed(
+    context: Context,
+    parsed: ParsedEmbed,
+    similarity: bool,
+    items: Vec<Item>,
+    share: BodyShare,
+) -> Result<Call, ApiError> {
+    let model = model(&context, parsed.model.as_deref(), ModelKind::Embedding)?;
+    let tier = service_tier(&parsed.original);
+    let classified = classified(&context, class::Route::Embed, items.len(), tier.as_deref())?;
     let (width, asked_width) = widths(&model, parsed.dimensions)?;
     if let Some(limit) = model.plan.max_input_tokens {
         check_token_lists(&items, limit)?;
@@ -108,22 +194,18 @@ pub fn call(context: Context, parsed: ParsedEmbed, items: Vec<Item>, share: Body
     let cache = &context.running.plan.cache;
     let normalization =
         if classified.class.is_interactive() { cache.normalize_queries } else { cache.normalize_documents };
-    Ok(Call {
-        class: classified.class,
-        demoted: classified.demoted,
-        model,
+    let task = EmbedTask {
         inputs: parsed.inputs,
-        items,
         single: parsed.single,
         width,
         asked_width,
         form: parsed.form,
         options: parsed.options,
         original: parsed.original,
-        normalization,
-        share,
-        context,
-    })
+        similarity,
+    };
+    let (class, demoted) = (classified.class, classified.demoted);
+    Ok(Call { context, class, demoted, model, items, task: Task::Embed(task), normalization, share })
 }
 
 /// `service_tier` of the body, a hint at the class.
@@ -149,9 +231,7 @@ fn widths(model: &ModelRuntime, asked: Option<u32>) -> Result<(Option<u32>, Opti
     match asked {
         None => Ok((native, None)),
         Some(asked) if native == Some(asked) => Ok((native, Some(asked))),
-        Some(asked) if plan.matryoshka.allows(asked) && native.is_none_or(|native| asked <= native) => {
-            Ok((Some(asked), Some(asked)))
-        }
+        Some(asked) if may_ask(&plan.matryoshka, asked, native) => Ok((Some(asked), Some(asked))),
         Some(asked) => Err(unsupported(format!(
             "{:?} has no vectors of {asked} dimensions: {}",
             plan.name.as_str(),
@@ -160,8 +240,13 @@ fn widths(model: &ModelRuntime, asked: Option<u32>) -> Result<(Option<u32>, Opti
     }
 }
 
+/// Whether an upstream can be asked for that width: a listed one, or one of a range up to the native width.
+fn may_ask(matryoshka: &Matryoshka, asked: u32, native: Option<u32>) -> bool {
+    let listed = matches!(matryoshka, Matryoshka::Widths(_));
+    matryoshka.allows(asked) && (listed || native.is_none_or(|native| asked <= native))
+}
+
 fn allowed_widths(model: &ModelRuntime) -> String {
-    use crate::config::plan::Matryoshka;
     let native = model.native_width().map_or_else(|| "its native width".to_owned(), |width| width.to_string());
     match &model.plan.matryoshka {
         Matryoshka::None => format!("only {native} is supported"),

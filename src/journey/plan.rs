@@ -1,25 +1,29 @@
-//! Which inputs are already known, which are being embedded by another request right now, and which this request must
+//! Which inputs are already answered, which another request is asking for right now, and which this request must
 //! ask an upstream for. Equal inputs of one request are one unit of work.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::flight::{Follower, Joined, LeaderGuard};
+use crate::cache::flight::{FlightFailed, Follower, Joined, LeaderGuard, Told};
 use crate::cache::{Cached, EntryTag};
 use crate::clock;
 use crate::config::plan::{CacheScope, Normalization};
-use crate::dialects::{Dtype, EmbedOptions, Input, InputType, Truncate};
-use crate::edge::scan::ItemKind;
-use crate::error::{ApiError, Code};
-use crate::pure::cache_key::{CacheKey, KeyBase, KeyParts, normalized_digest};
+use crate::dialects::rerank::Document;
+use crate::dialects::{Dtype, EmbedOptions, InputType};
+use crate::edge::scan::{Item, ItemKind};
+use crate::error::{ApiError, Code, Source};
+use crate::pure::cache_key::{CacheKey, ItemDigest, KeyBase, KeyParts, normalized_digest};
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
+use super::items::renumber;
+use super::rerank;
 
-/// A vector and the tokens it stands for, as kept in the cache.
+/// A vector or a score and the tokens it stands for, as kept in the cache.
 pub type Entry = Cached;
 
 /// One distinct input of a request.
@@ -35,9 +39,9 @@ struct Unit {
 enum State {
     /// Not known; whoever asks for it next leads or follows.
     Missing,
-    /// Another request is embedding it.
+    /// Another request is asking for it.
     Followed(Follower),
-    /// This request is embedding it; the work is in the [`Round`].
+    /// This request is asking for it; the work is in the [`Round`].
     Led,
     /// Here.
     Known(Entry),
@@ -49,9 +53,11 @@ pub struct Plan {
     /// For each input, its unit.
     unit_of: Vec<usize>,
     sharing: Sharing,
+    /// What the last leader that failed has told.
+    told: Option<ApiError>,
 }
 
-/// Whether this request's vectors may come from others and go to others.
+/// Whether this request's answers may come from others and go to others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
     /// Look up, join, store.
@@ -60,7 +66,7 @@ enum Sharing {
     StoreOnly,
     /// Look up and join, store nothing (`no-store`).
     LookOnly,
-    /// Neither: the cache is off, or each vector depends on its neighbours.
+    /// Neither: the cache is off, or each answer depends on its neighbours.
     None,
 }
 
@@ -71,34 +77,37 @@ pub struct Round {
     store: bool,
 }
 
-/// One input to embed.
+/// One input to ask for.
 pub struct Work {
     unit: usize,
     /// Its position among the inputs.
     pub input: usize,
     key: CacheKey,
     leader: Option<LeaderGuard>,
-    /// Its vector, once it is there.
+    /// Its answer, once it is there.
     pub done: Option<Entry>,
 }
 
 /// Looks up every input.
-pub fn look_up(worker: &Worker, call: &Call) -> Plan {
+///
+/// # Cancel safety
+/// Safe.
+pub async fn look_up(worker: &Worker, call: &Call) -> Plan {
     let sharing = sharing(worker, call);
-    let base = key_base(call);
+    let keys = Keys::new(call);
     let mut units: Vec<Unit> = Vec::with_capacity(call.items.len());
     let mut known: HashMap<CacheKey, usize> = HashMap::new();
     let mut unit_of = Vec::with_capacity(call.items.len());
     for (input, item) in call.items.iter().enumerate() {
-        let key = base.key(&digest(call, input, item.kind, item.digest));
-        // With late chunking equal texts have different vectors, so nothing is folded.
-        let unit = if call.options.late_chunking { units.len() } else { *known.entry(key).or_insert(units.len()) };
+        let key = keys.key(input, item);
+        // Where neighbours matter, equal inputs may have different answers: nothing is folded.
+        let unit = if call.items_stand_alone() { *known.entry(key).or_insert(units.len()) } else { units.len() };
         if unit == units.len() {
             units.push(Unit { input, key, state: State::Missing, led: false });
         }
         unit_of.push(unit);
     }
-    let mut plan = Plan { units, unit_of, sharing };
+    let mut plan = Plan { units, unit_of, sharing, told: None };
     if matches!(sharing, Sharing::Full | Sharing::LookOnly) {
         let now = clock::mono();
         for unit in &mut plan.units {
@@ -106,12 +115,26 @@ pub fn look_up(worker: &Worker, call: &Call) -> Plan {
                 unit.state = State::Known(entry);
             }
         }
+        if worker.gateway.cache.remote().is_some() {
+            plan.look_far(worker, call).await;
+        }
     }
     plan
 }
 
+/// Whether an entry is of the kind and width that the call asks for.
+fn fits(call: &Call, entry: &Entry) -> bool {
+    match &call.task {
+        Task::Embed(embed) => {
+            let width = embed.width.or(call.model.native_width());
+            entry.vector().is_some_and(|vector| width.is_none_or(|width| width == vector.width()))
+        }
+        Task::Rerank(_) => entry.score().is_some(),
+    }
+}
+
 fn sharing(worker: &Worker, call: &Call) -> Sharing {
-    if !worker.gateway.cache.is_on() || call.options.late_chunking {
+    if !worker.gateway.cache.is_on() || !call.items_stand_alone() {
         return Sharing::None;
     }
     match (call.context.no_cache, call.context.no_store) {
@@ -122,30 +145,65 @@ fn sharing(worker: &Worker, call: &Call) -> Sharing {
     }
 }
 
-fn digest(call: &Call, input: usize, kind: ItemKind, exact: [u8; 32]) -> [u8; 32] {
-    if call.normalization == Normalization::Exact || kind != ItemKind::Text {
-        return exact;
+/// The keys of one call's inputs.
+struct Keys<'a> {
+    base: KeyBase,
+    call: &'a Call,
+    /// Of the query, where there is one.
+    query: Option<ItemDigest>,
+}
+
+impl Keys<'_> {
+    fn new(call: &Call) -> Keys<'_> {
+        let cache = &call.context.running.plan.cache;
+        let (width, parameters, query) = match &call.task {
+            Task::Embed(embed) => (embed.width, parameters(&embed.options), None),
+            Task::Rerank(rerank) => {
+                let query = digest(&rerank.query, &rerank.query_item, call.normalization);
+                (None, rerank::parameters(&rerank.options, cache.normalize_documents), Some(query))
+            }
+        };
+        let parameters: Vec<(&str, &str)> =
+            parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let base = KeyBase::new(&KeyParts {
+            tenant: (cache.scope == CacheScope::Tenant).then(|| call.context.tenant.plan.id.as_str()),
+            space: call.model.plan.space.as_str(),
+            width,
+            parameters: &parameters,
+            normalization: call.normalization,
+        });
+        Keys { base, call, query }
     }
-    // Only search queries are folded, and those are small: reading one back blocks nobody.
-    let Ok(Input::Text(raw)) = call.inputs[input].load_blocking() else { return exact };
-    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(&raw) {
-        Ok(text) => normalized_digest(&text, call.normalization),
-        Err(_not_text) => exact,
+
+    fn key(&self, index: usize, item: &Item) -> CacheKey {
+        let exact = || item.digest;
+        match (&self.call.task, &self.query) {
+            (Task::Embed(embed), _) => {
+                // Only search queries are folded, and those are small: reading one back from disk blocks nobody.
+                let folds = self.call.normalization != Normalization::Exact;
+                let input = embed.inputs.get(index).filter(|_| folds).and_then(|input| input.load_blocking().ok());
+                self.base.key(&input.map_or_else(exact, |input| digest(input.raw(), item, self.call.normalization)))
+            }
+            (Task::Rerank(rerank), query) => {
+                // A document is folded like documents that are indexed: by what it says, not like what people type.
+                let folding = self.call.context.running.plan.cache.normalize_documents;
+                let raw = rerank.documents.get(index).map(Document::raw);
+                let document = raw.map_or_else(exact, |raw| digest(raw, item, folding));
+                self.base.pair_key(query.as_ref().unwrap_or(&rerank.query_item.digest), &document)
+            }
+        }
     }
 }
 
-fn key_base(call: &Call) -> KeyBase {
-    let scope = call.context.running.plan.cache.scope;
-    let parameters = parameters(&call.options);
-    let parameters: Vec<(&str, &str)> =
-        parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    KeyBase::new(&KeyParts {
-        tenant: (scope == CacheScope::Tenant).then(|| call.context.tenant.plan.id.as_str()),
-        space: call.model.plan.space.as_str(),
-        width: call.width,
-        parameters: &parameters,
-        normalization: call.normalization,
-    })
+/// The digest of a text after folding, of anything else as it is.
+fn digest(raw: &[u8], item: &Item, folding: Normalization) -> ItemDigest {
+    if folding == Normalization::Exact || item.kind != ItemKind::Text {
+        return item.digest;
+    }
+    match serde_json::from_slice::<std::borrow::Cow<'_, str>>(raw) {
+        Ok(text) => normalized_digest(&text, folding),
+        Err(_not_text) => item.digest,
+    }
 }
 
 /// Every option as (name, value): a new field of [`EmbedOptions`] does not compile until it is part of the key.
@@ -170,13 +228,7 @@ fn parameters(options: &EmbedOptions) -> Vec<(String, String)> {
         add("prompt_name", name.clone());
     }
     if let Some(truncate) = truncate {
-        let word = match truncate {
-            Truncate::Never => "never",
-            Truncate::Cut => "cut",
-            Truncate::Start => "start",
-            Truncate::End => "end",
-        };
-        add("truncate", word.to_owned());
+        add("truncate", rerank::truncate_word(*truncate).to_owned());
     }
     if let Some(normalize) = normalize {
         add("normalize", normalize.to_string());
@@ -199,6 +251,19 @@ impl Plan {
         self.unit_of.iter().filter(|unit| is_hit(&self.units[**unit])).count()
     }
 
+    /// Looks up what memory does not have, all in one step.
+    async fn look_far(&mut self, worker: &Worker, call: &Call) {
+        let is_missing = |unit: &&mut Unit| matches!(unit.state, State::Missing);
+        let missing: Vec<&mut Unit> = self.units.iter_mut().filter(is_missing).collect();
+        let keys: Vec<CacheKey> = missing.iter().map(|unit| unit.key).collect();
+        let found = worker.gateway.cache.get_far(&keys, |entry| fits(call, entry), clock::mono()).await;
+        for (unit, found) in missing.into_iter().zip(found) {
+            if let Some(entry) = found {
+                unit.state = State::Known(entry);
+            }
+        }
+    }
+
     /// What the client is told about the cache.
     pub fn cache_result(&self) -> CacheResult {
         match (self.sharing, self.hits()) {
@@ -209,12 +274,12 @@ impl Plan {
         }
     }
 
-    /// Whether every input has its vector.
+    /// Whether every input has its answer.
     pub fn is_complete(&self) -> bool {
         self.units.iter().all(|unit| matches!(unit.state, State::Known(_)))
     }
 
-    /// The vectors in the order of the inputs.
+    /// The answers in the order of the inputs.
     pub fn into_entries(self) -> Vec<Entry> {
         let units: Vec<Option<Entry>> = self
             .units
@@ -227,7 +292,7 @@ impl Plan {
         self.unit_of.iter().filter_map(|unit| units[*unit].clone()).collect()
     }
 
-    /// Takes on what nobody is embedding yet, and follows the rest.
+    /// Takes on what nobody is asking for yet, and follows the rest.
     pub fn next_round(&mut self, worker: &Worker, call: &Call) -> Round {
         let joins = matches!(self.sharing, Sharing::Full | Sharing::LookOnly);
         let cache = &worker.gateway.cache;
@@ -260,6 +325,11 @@ impl Plan {
         Round { led, store: matches!(self.sharing, Sharing::Full | Sharing::StoreOnly) }
     }
 
+    /// What the last request that led for this one, and failed, has told.
+    pub fn last_told(&mut self) -> Option<ApiError> {
+        self.told.take()
+    }
+
     /// Takes over what a round brought. What it did not bring is missing again.
     pub fn take(&mut self, round: Round) {
         for work in round.led {
@@ -267,16 +337,31 @@ impl Plan {
         }
     }
 
-    /// Waits for what other requests are embedding. What failed there is missing again.
+    /// Whether other requests are asking for some of it.
+    pub fn follows(&self) -> bool {
+        self.units.iter().any(|unit| matches!(unit.state, State::Followed(_)))
+    }
+
+    /// Waits for what other requests are asking for. What failed there is missing again.
     ///
     /// # Errors
-    /// The client has left.
+    /// The client has left, or another request's upstream said what asking again would only bring once more.
     pub async fn await_followed(&mut self, gone: &CancellationToken) -> Result<(), ApiError> {
         for unit in &mut self.units {
             let State::Followed(_) = unit.state else { continue };
             let State::Followed(follower) = std::mem::replace(&mut unit.state, State::Missing) else { continue };
             tokio::select! {
-                landed = follower.wait() => if let Ok(entry) = landed { unit.state = State::Known(entry) },
+                landed = follower.wait() => match landed {
+                    Ok(entry) => unit.state = State::Known(entry),
+                    Err(FlightFailed::Abandoned) => {}
+                    Err(FlightFailed::Told(told)) => {
+                        let error = in_own_words(&told, unit.input);
+                        if told.hopeless {
+                            return Err(error);
+                        }
+                        self.told = Some(error);
+                    }
+                },
                 () = gone.cancelled() => return Err(client_gone()),
             }
         }
@@ -284,13 +369,49 @@ impl Plan {
     }
 }
 
+/// Another request's error as this one's client reads it: it counts its own inputs.
+fn in_own_words(told: &Told, input: usize) -> ApiError {
+    let (message, _) = renumber(&told.error.message, |position| (position == told.position).then_some(input));
+    ApiError { message: message.into(), ..told.error.clone() }
+}
+
 /// The client has left: nobody reads this, but records and logs do.
 pub fn client_gone() -> ApiError {
     ApiError::new(Code::ClientGone, "the client closed the connection")
 }
 
+/// Whom a part's failure concerns besides this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Nobody: another request may do better with the same inputs.
+    Request,
+    /// Whoever asks for the input at this place of the part.
+    Item(usize),
+    /// Whoever waits for one of its inputs; another try may still help.
+    Upstream,
+    /// Whoever waits for one of its inputs; another try would only make them wait as long again.
+    Hopeless,
+}
+
 impl Round {
-    /// Keeps the vector of `led[index]`: for this request, for those who wait for it, and in the cache.
+    /// Tells those who wait for the works at `range` why they get no answer from this request.
+    pub fn fail(&mut self, range: Range<usize>, error: &ApiError, reach: Reach) {
+        // An error about this request's money, rights or client is nobody else's.
+        let own = error.provider.is_none() && error.code.row().source == Source::Client;
+        for (place, work) in self.led[range].iter_mut().enumerate() {
+            let hopeless = match reach {
+                Reach::Upstream => false,
+                Reach::Hopeless => true,
+                Reach::Item(item) if item == place => true,
+                Reach::Request | Reach::Item(_) => continue,
+            };
+            if let Some(leader) = work.leader.take_if(|_| !own) {
+                leader.fail(Told { error: error.clone(), position: work.input, hopeless });
+            }
+        }
+    }
+
+    /// Keeps the answer to `led[index]`: for this request, for those who wait for it, and in the cache.
     pub fn land(&mut self, worker: &Rc<Worker>, call: &Call, index: usize, entry: Entry) {
         let work = &mut self.led[index];
         // Stored before it is handed on, or the next to ask would pay for it again.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dialects::upstream::encode_embed;
-use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client};
+use crate::config::plan::Provider;
+use crate::dialects::rerank::{Document, RerankOptions, RerankRequest};
+use crate::dialects::upstream::{encode_embed, encode_rerank, takes_bare_texts};
+use crate::dialects::{EmbedOptions, EmbedRequest, Input, Unsupported, client, simulated};
 use crate::error::{ApiError, Code};
 use crate::pure::admission::{Refusal, Why};
 use crate::pure::class::TrafficClass;
@@ -12,7 +14,11 @@ use crate::pure::tenant_limits::{Axis, Exceeded};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 
-use super::classify::Call;
+use super::classify::{Call, EmbedTask, Task};
+use super::rerank::RerankTask;
+
+/// When to ask again once an account at a provider is used up: a person has to act, so no SDK's retry should wait for it.
+pub const OUT_OF_CREDIT_WAIT: Duration = Duration::from_secs(300);
 
 /// The routes whose upstreams have words for everything the client asked for.
 ///
@@ -20,13 +26,10 @@ use super::classify::Call;
 /// None has: the refusal of the first one, which names the field.
 pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     let routes = &call.model.routes;
-    let plain = call.options == EmbedOptions::default()
-        && call.asked_width.is_none()
-        && !call.inputs.iter().any(Input::is_tokens);
     if routes.is_empty() {
         return Err(ApiError::new(Code::NoCompatibleUpstream, "no upstream serves this model"));
     }
-    if plain {
+    if is_plain(call) {
         return Ok(Arc::clone(routes));
     }
     let mut refused = None;
@@ -48,26 +51,68 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     }
 }
 
+/// Whether every upstream takes it without a look: texts alone, with nothing said that some have no word for and
+/// nothing unsaid that some insist on.
+fn is_plain(call: &Call) -> bool {
+    match &call.task {
+        Task::Embed(embed) => {
+            embed.options == EmbedOptions::default()
+                && embed.asked_width.is_none()
+                && !embed.inputs.iter().any(Input::is_tokens)
+                && call.model.routes.iter().all(|route| takes_bare_texts(route.upstream.plan.provider))
+        }
+        Task::Rerank(rerank) => {
+            rerank.options == RerankOptions::default()
+                && rerank.documents.iter().all(|document| matches!(document, Document::Text(_)))
+        }
+    }
+}
+
 fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
+    match &call.task {
+        Task::Embed(embed) => probe_embed(call, embed, route),
+        Task::Rerank(rerank) => probe_rerank(call, rerank, route),
+    }
+}
+
+fn probe_embed(call: &Call, embed: &EmbedTask, route: &Route) -> Result<(), Unsupported> {
+    let provider = route.upstream.plan.provider;
     // One input of each kind is enough to know: what is refused depends on the kind, not on the text.
-    let inputs = [match call.inputs.iter().any(Input::is_tokens) {
+    let inputs = [match embed.inputs.iter().any(Input::is_tokens) {
         true => Input::Tokens("[0]".into()),
         false => Input::Text("\"\"".into()),
     }];
-    if route.upstream.plan.provider == crate::config::plan::Provider::Simulated {
-        return crate::worker::simulated_takes(&inputs, &call.options);
+    if provider == Provider::Simulated {
+        return simulated::takes(&inputs, &embed.options);
     }
     let request = EmbedRequest {
         remote_model: &route.remote_name,
         inputs: &inputs,
         single: false,
-        width: call.asked_width,
-        encoding: call.form.preferred(),
-        options: &call.options,
-        original: Some(&call.original)
-            .filter(|_| client::shares_body(call.context.dialect, route.upstream.plan.provider)),
+        width: embed.asked_width,
+        encoding: embed.form.preferred(),
+        options: &embed.options,
+        original: Some(&embed.original).filter(|_| client::shares_body(call.context.dialect, provider)),
     };
-    encode_embed(route.upstream.plan.provider, &request).map(|_| ())
+    encode_embed(provider, &request).map(|_| ())
+}
+
+fn probe_rerank(call: &Call, rerank: &RerankTask, route: &Route) -> Result<(), Unsupported> {
+    let provider = route.upstream.plan.provider;
+    let object = rerank.documents.iter().find(|document| matches!(document, Document::Object(_)));
+    let documents = [object.or(rerank.documents.first()).cloned().unwrap_or_else(|| Document::Text("\"\"".into()))];
+    if provider == Provider::Simulated {
+        return simulated::takes_rerank(&rerank.options);
+    }
+    let request = RerankRequest {
+        remote_model: &route.remote_name,
+        query: &rerank.query,
+        documents: &documents,
+        top_n: None,
+        options: &rerank.options,
+        native: client::shares_body(call.context.dialect, provider),
+    };
+    encode_rerank(provider, &request).map(|_| ())
 }
 
 /// What the client reads about a field that no upstream has a word for.
@@ -94,8 +139,13 @@ pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
         Why::TooLarge => {
             (Code::InvalidInput, "the request needs more tokens than the upstream's whole limit per minute")
         }
+        Why::OutOfCredit => return out_of_credit(),
         Why::ShuttingDown => (Code::ShuttingDown, "the gateway is shutting down"),
         Why::Restarting => return restarting(),
+        Why::Unverified => (
+            Code::UpstreamCircuitOpen,
+            "every upstream of this model is out, or is back and its vectors are being checked",
+        ),
         Why::Quarantined | Why::Draining => {
             (Code::NoCompatibleUpstream, "no upstream of this model's vector space is available")
         }
@@ -119,9 +169,24 @@ pub fn tenant_limit(exceeded: &Exceeded, now: Mono) -> ApiError {
     ApiError::new(Code::TenantRateLimited, message).retry_after(Some(wait))
 }
 
+/// The gateway's account at the provider is used up: not the client's bill, and no matter of seconds.
+fn out_of_credit() -> ApiError {
+    ApiError::new(
+        Code::UpstreamRateLimited,
+        "the quota of the gateway's account at the upstream is used up; the operator has been told",
+    )
+    .retry_after(Some(OUT_OF_CREDIT_WAIT))
+}
+
 /// Retries have used up their share of the traffic.
 pub fn retry_budget() -> ApiError {
     ApiError::new(Code::UpstreamError, "the upstream failed, and retries have used up their share (retry.budget_ratio)")
+}
+
+/// The ledger that replicas share does not answer.
+pub fn ledger_unavailable() -> ApiError {
+    let message = "the shared ledger does not answer, so nothing that costs money is called";
+    ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
 }
 
 /// An actor is restarting; it takes milliseconds.

@@ -3,25 +3,29 @@
 //! The record of an answer that cost something is in the journal before the answer's head leaves. If it cannot be
 //! written, the client gets no answer.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::actors::ledger::{Metered, SettleHold};
-use crate::actors::router::Served;
 use crate::clock;
 use crate::config::plan::{BudgetPeriod, Durability};
-use crate::error::{ApiError, Code, Source};
+use crate::error::{ApiError, Code};
 use crate::ids::UpstreamId;
-use crate::pure::class::TrafficClass;
+use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::room::Seat;
+use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
+use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
-use crate::telemetry::labels;
+use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
 
-use super::classify::Call;
+use super::classify::{Call, Task};
 use super::guards::Hold;
 use super::plan::Entry;
 
@@ -30,16 +34,38 @@ use super::plan::Entry;
 pub struct Spent {
     /// Who answered it.
     pub upstream: UpstreamId,
-    /// Tokens billed, or estimated.
+    /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
-    /// Whether the provider named no usable number.
+    /// Searches billed, where that is the unit; else 0.
+    pub searches: u64,
+    /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
-    /// Price of one token there.
+    /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
-    /// Tokens times price.
+    /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
     pub items: usize,
+}
+
+/// Calls that were sent and not answered yet, with what each is expected to cost. A journey that is cut leaves them
+/// here: the upstream will bill what it was sent.
+#[derive(Debug, Clone, Default)]
+pub struct UnderWay(Rc<RefCell<BTreeMap<u32, Spent>>>);
+
+impl UnderWay {
+    /// A call is sent; returns its number.
+    pub fn begin(&self, expected: Spent) -> u32 {
+        let mut calls = self.0.borrow_mut();
+        let number = calls.last_key_value().map_or(0, |(last, _)| last + 1);
+        calls.insert(number, expected);
+        number
+    }
+
+    /// The call has ended, and what it cost is known elsewhere.
+    pub fn end(&self, number: u32) {
+        self.0.borrow_mut().remove(&number);
+    }
 }
 
 /// Everything a journey saw and spent so far; survives its failure.
@@ -53,8 +79,14 @@ pub struct Tally {
     pub spent: Vec<Spent>,
     /// Open holds.
     pub holds: Vec<Hold>,
+    /// Open holds in the ledger that replicas share.
+    pub shared_holds: Vec<SharedHold>,
+    /// What was taken of the tenant's limits over all replicas.
+    pub shared_limits: Vec<Taken>,
     /// Upstream calls made.
     pub attempts: u32,
+    /// Calls whose end has not been seen.
+    pub under_way: UnderWay,
     /// Room for the answer, if it is a large one.
     pub seat: Seat,
     dwell: Duration,
@@ -73,6 +105,13 @@ impl Tally {
         }
     }
 
+    /// Books what the calls cost whose end nobody will see, as far as that can be told.
+    pub fn book_under_way(&mut self) {
+        let left = std::mem::take(&mut *self.under_way.0.borrow_mut());
+        self.attempts += u32::try_from(left.len()).unwrap_or(u32::MAX);
+        self.spent.extend(left.into_values());
+    }
+
     /// From the first call's start to the last one's end.
     fn upstream_time(&self) -> Duration {
         self.first_call.zip(self.last_call).map_or(Duration::ZERO, |(first, last)| last.since(first))
@@ -85,13 +124,17 @@ impl Tally {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
     }
+
+    fn searches(&self) -> u64 {
+        self.spent.iter().map(|part| part.searches).sum()
+    }
 }
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
     /// The call.
     pub call: Call,
-    /// Its vectors, or why there are none.
+    /// Its vectors or scores, or why there are none.
     pub result: Result<Vec<Entry>, ApiError>,
     /// What it cost.
     pub cost: Money,
@@ -103,8 +146,6 @@ pub struct Finished {
     pub cache: CacheResult,
     /// Who answered the rest.
     pub upstream: Option<UpstreamId>,
-    /// Whether some of the tokens are this gateway's own estimate.
-    pub estimated: bool,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time in queues.
@@ -125,16 +166,29 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
-    let charged = resolve(worker, &call, &mut tally).await;
-    let record = record(&call, &tally, &charged, &result);
-    if let Err(error) = keep(worker, record, charged.cost > Money::ZERO).await {
+    let stage = call.context.trace.stage("settle");
+    let mut charged = resolve(worker, &call, &mut tally).await;
+    let records = record(&call, &tally, &charged, &result);
+    let holds = std::mem::take(&mut tally.shared_holds);
+    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
+    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
+        first.settle(tally.tokens());
+    }
+    // What other rounds had estimated is in the bill of the first.
+    drop(limits);
+    let kept = match &call.context.tenant.shared {
+        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        None => keep(worker, records, charged.cost > Money::ZERO).await,
+    };
+    if let Err(error) = kept {
         worker.gateway.telemetry.store_failed("usage", &error);
         result = Err(ApiError::new(
             Code::StoreUnavailable,
             "the ledger cannot be written, so the answer is withheld; the cost stays on the books",
         ));
     }
-    count(worker, &call, &tally, &charged, &result);
+    drop(stage);
+    tell(worker, &call, &tally, &charged, &result);
     Finished {
         result,
         cost: charged.cost,
@@ -142,7 +196,6 @@ pub async fn finish(
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        estimated: tally.spent.iter().any(|part| part.estimated),
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
@@ -174,40 +227,47 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();
     let Some(first) = holds.next() else {
-        if cost > Money::ZERO {
+        if cost > Money::ZERO && tenant.shared.is_none() {
             let id = worker.gateway.journal.next_hold_id();
             tenant.ledger.do_send(Metered { id, charge: cost });
         }
         return charged;
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
-    charged.hold = first.journaled.then_some(first.id);
-    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.upper));
+    charged.hold = first.is_noted().then_some(first.id);
+    let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
+    // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
+    // this request can be taken by another in between. The first bears what no hold covers.
+    let mut beyond = minus(cost, first.amount);
     for other in holds {
-        left = left.and_then(|sum| sum.checked_add(other.upper));
-        if other.journaled {
+        left = left.and_then(|sum| sum.checked_add(other.amount));
+        if other.is_noted() {
             charged.also_released.push(other.id);
         }
-        other.resolve(None, None);
+        let share = beyond.min(other.amount);
+        beyond = minus(beyond, share);
+        other.resolve(Some(share), None);
     }
-    let simple = cost <= first.upper && tenant.plan.budget_period == BudgetPeriod::None;
+    let of_others = minus(cost, plus(first.amount, beyond));
+    let by_first = minus(cost, of_others);
+    let simple = beyond == Money::ZERO && tenant.plan.budget_period == BudgetPeriod::None;
     if simple {
         // The common case needs no answer: the charge is within the hold and counts in the only period there is.
         charged.remaining = left.and_then(|sum| sum.checked_sub(cost));
-        first.resolve(Some(cost), tokens);
+        first.resolve(Some(by_first), tokens);
         return charged;
     }
-    let ask = SettleHold { id: first.id, charge: cost, tokens };
+    let ask = SettleHold { id: first.id, charge: by_first, tokens };
     match tenant.ledger.send(ask).await {
         Ok(Some(settled)) => {
             first.settled();
-            charged.cost = settled.charged;
+            charged.cost = plus(settled.charged, of_others);
             charged.shortfall = settled.shortfall;
             charged.period_start = settled.period_start;
             charged.remaining = tenant.board.remaining();
         }
         // Restarting: the fact is queued and counts when it is back.
-        Ok(None) | Err(_) => first.resolve(Some(cost), tokens),
+        Ok(None) | Err(_) => first.resolve(Some(by_first), tokens),
     }
     charged
 }
@@ -224,13 +284,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         class: call.class,
         collection: context.collection.clone(),
         model: call.model.plan.name.clone(),
-        space: Some(call.model.plan.space.clone()),
+        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
         items: call.items.len() as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
         output_tokens: 0,
-        search_units: 0,
+        search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
         unit_price,
         output_unit_price: Money::ZERO,
@@ -242,6 +302,7 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
         dwell: tally.dwell,
         hold: charged.hold,
         period_start: charged.period_start,
+        shared: None,
     };
     let mut records = vec![Record::Usage(Box::new(usage))];
     records.extend(charged.also_released.iter().map(|id| {
@@ -260,9 +321,33 @@ fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
         Ok(_) if tally.spent.is_empty() => Outcome::Cached,
         Ok(_) => Outcome::Answered,
         Err(error) if error.code == Code::ClientGone => Outcome::Abandoned,
-        Err(_) if tally.attempts == 0 => Outcome::Refused,
+        Err(_) if tally.attempts == 0 && tally.spent.is_empty() => Outcome::Refused,
         Err(_) => Outcome::Failed,
     }
+}
+
+/// Settles with the ledger that replicas share: the usage record goes there with the charge, in one step.
+async fn settle_shared(
+    worker: &Worker,
+    shared: &Shared,
+    holds: Vec<SharedHold>,
+    records: Vec<Record>,
+    charged: &mut Charged,
+) -> std::io::Result<()> {
+    let mut others = Vec::new();
+    for record in records {
+        match record {
+            Record::Usage(mut usage) => {
+                let settled = shared.ledger.settle(&shared.account, holds, charged.cost, &mut usage).await?;
+                charged.cost = settled.charged;
+                charged.shortfall = settled.shortfall;
+                charged.remaining = settled.remaining;
+                break;
+            }
+            other => others.push(other),
+        }
+    }
+    if others.is_empty() { Ok(()) } else { keep(worker, others, true).await }
 }
 
 /// Records that cost something or end a hold are written now; the others may follow in a batch.
@@ -278,40 +363,28 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     Ok(())
 }
 
-fn count(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
-    let metrics = &worker.gateway.telemetry.metrics;
-    let tenant = &call.context.tenant.plan.id;
-    let model = &call.model.plan.name;
-    let latency = clock::mono().since(call.context.started);
-    let overhead = latency.saturating_sub(tally.upstream_time()).saturating_sub(tally.dwell);
-    metrics.cache(
-        tenant,
-        tally.cache.unwrap_or(CacheResult::Bypass),
-        tally.cached_items as u64,
-        call.items.len() as u64,
-    );
-    let label = result.as_ref().map_or_else(labels::Outcome::of, |_| labels::Outcome::Success);
-    metrics.request_finished(call.class, model, label, latency, overhead, None);
-    if tally.tokens() > 0 {
-        metrics.settled(tenant, model, call.class, charged.cost, tally.tokens());
-    }
-    if result.is_ok() && call.class == TrafficClass::InteractiveSearch {
-        metrics.query_answered(tenant);
-    }
-    let failed = result.as_ref().err().is_some_and(|error| error.code.row().source != Source::Client);
-    worker.served(Served { class: call.class, latency, failed });
-    tracing::debug!(
-        request_id = %call.context.request_id,
-        tenant = %tenant,
-        class = %call.class,
-        model = %model,
-        items = call.items.len(),
-        cached = tally.cached_items,
-        tokens = tally.tokens(),
-        cost = %charged.cost,
-        attempts = tally.attempts,
-        latency_us = latency.as_micros() as u64,
-        error = result.as_ref().err().map(|error| error.code.row().name),
-        "request finished"
-    );
+fn tell(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
+    let context = &call.context;
+    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
+        request_id: &context.request_id,
+        trace: &context.trace,
+        operation: call.operation(),
+        class: call.class,
+        journey: Some(JourneyEnd {
+            tenant: &context.tenant.plan.id,
+            model: &call.model.plan.name,
+            cache: tally.cache.unwrap_or(CacheResult::Bypass),
+            items: call.items.len(),
+            cached_items: tally.cached_items,
+            tokens: tally.tokens(),
+            cost: charged.cost,
+            upstream: tally.spent.last().map(|part| &part.upstream),
+            attempts: tally.attempts,
+            upstream_time: tally.upstream_time(),
+            queued: tally.dwell,
+        }),
+        error: result.as_ref().err(),
+        latency: clock::mono().since(context.started),
+    });
+    worker.served(fact);
 }

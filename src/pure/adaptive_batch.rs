@@ -188,7 +188,7 @@ impl Learned {
 }
 
 /// Words that stand before the number which is the limit.
-const BEFORE: [&str; 13] = [
+const BEFORE: [&str; 14] = [
     "maximum allowed",
     "max allowed",
     "at most",
@@ -202,6 +202,8 @@ const BEFORE: [&str; 13] = [
     "limit",
     "exceeds",
     "max",
+    // "500 > 32 items"
+    " > ",
 ];
 
 /// Reads the limit that a refusal names ("batch size 40 > maximum allowed batch size 32", "at most 96 allowed", "array with
@@ -213,14 +215,19 @@ pub fn parse_limit_hint(text: &str) -> Option<LimitHint> {
         let after = lower.find(lead)? + lead.len();
         // The limit follows its lead closely; what comes a sentence later is another number.
         let near = |(start, _): &&(usize, u64)| *start >= after && *start - after <= 40;
-        numbers.iter().find(near).map(|(_, number)| *number)
+        numbers.iter().find(near).copied()
     });
-    let max = match (max, numbers.as_slice()) {
-        (Some(max), _) => max,
-        (None, [(_, only)]) => *only,
+    let (start, max) = match (max, numbers.as_slice()) {
+        (Some(named), _) => named,
+        (None, [only]) => *only,
         (None, _) => return None,
     };
-    let of = if lower.contains("token") {
+    // The word right after the number says what it counts, better than any word elsewhere.
+    let counted = lower.get(start..).and_then(|rest| rest.split_whitespace().nth(1)).unwrap_or_default();
+    let counts_items = ["item", "input", "text", "document", "element"].iter().any(|word| counted.starts_with(word));
+    let of = if counts_items {
+        TooMuch::Items
+    } else if lower.contains("token") {
         TooMuch::Tokens
     } else if lower.contains("byte") || lower.contains("payload") || lower.contains("body") {
         TooMuch::Bytes

@@ -20,6 +20,8 @@ pub enum OpenReason {
     Ratio,
     /// A probe failed, or its answer never came.
     Probe,
+    /// Another replica's is.
+    Told,
     /// An operator said so; it stays open until one closes it.
     Forced,
 }
@@ -286,6 +288,14 @@ impl Breaker {
     /// An operator opens it; it stays open until an operator closes it.
     pub fn force_open(&mut self) -> Option<Transition> {
         self.enter(State::Open { until: Mono(u64::MAX), reason: OpenReason::Forced })
+    }
+
+    /// Another replica's is open until then. Only a closed one listens: any other knows better.
+    pub fn told_open(&mut self, until: Mono) -> Option<Transition> {
+        match self.state {
+            State::Closed => self.enter(State::Open { until, reason: OpenReason::Told }),
+            State::Open { .. } | State::HalfOpen { .. } => None,
+        }
     }
 
     /// An operator closes it; counts start afresh.

@@ -39,6 +39,11 @@ impl TrafficClass {
         TrafficClass::ALL.into_iter().find(|class| class.as_str() == text)
     }
 
+    /// Whether a search waits for the answer, which can do without: lexical results take its place.
+    pub const fn is_search(self) -> bool {
+        matches!(self, TrafficClass::InteractiveSearch | TrafficClass::Rerank)
+    }
+
     /// Whether a person waits for the answer.
     pub const fn is_interactive(self) -> bool {
         !matches!(self, TrafficClass::BatchIngestion)

@@ -11,8 +11,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use super::time::Mono;
 use crate::ids::{TenantId, WaiterId};
 
-/// Tokens that a tenant of weight 1 earns a round.
-const QUANTUM: i128 = 4_096;
+/// Tokens that a tenant of weight 1 earns a round: about one document, so that shares are right within seconds also where
+/// the quota is small. Larger calls run into debt and pay it off in the rounds that follow.
+const QUANTUM: i128 = 512;
 
 /// One request in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -56,6 +56,17 @@ impl LeakyBucket {
         self.empty_at = from.plus(seconds(tokens as f64 / (rate * pace)));
     }
 
+    /// Replaces the `estimate` of a call by what it really was, or estimates that err on the safe side would cost their
+    /// margin in throughput for ever.
+    pub fn correct(&mut self, estimate: u64, actual: u64) {
+        let Some(rate) = self.tokens_per_s else { return };
+        if actual <= estimate {
+            self.give_back(estimate - actual);
+        } else {
+            self.empty_at = self.empty_at.plus(seconds((actual - estimate) as f64 / rate));
+        }
+    }
+
     /// Takes back a call of `tokens` that was never sent.
     pub fn give_back(&mut self, tokens: u64) {
         if let Some(rate) = self.tokens_per_s {
@@ -105,6 +116,21 @@ mod tests {
         bucket.pour(25_000, 1.0, at(10_000));
         assert!(bucket.ready_at(500) <= at(10_100));
         assert!(bucket.ready_at(25_000) >= at(12_000));
+    }
+
+    #[test]
+    fn a_wrong_estimate_costs_no_throughput() {
+        let (mut wrong, mut right) = (paced(), paced());
+        for n in 0..20 {
+            wrong.pour(1_200, 1.0, at(n * 1_000));
+            wrong.correct(1_200, 1_000);
+            right.pour(1_000, 1.0, at(n * 1_000));
+        }
+        assert_eq!(wrong.ready_at(1_000), right.ready_at(1_000));
+        wrong.pour(500, 1.0, at(20_000));
+        wrong.correct(500, 1_000);
+        right.pour(1_000, 1.0, at(20_000));
+        assert_eq!(wrong.ready_at(1_000), right.ready_at(1_000));
     }
 
     #[test]

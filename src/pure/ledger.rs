@@ -9,7 +9,7 @@
 //! - **I4** Within a period spent grows by exactly what [`Settled::charged`] reports, and never falls.
 //! - **I5** charged + shortfall is the charge that was asked for: nothing is lost without being named.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
@@ -24,6 +24,9 @@ const UNLIMITED: Money = Money::from_units(i128::MAX);
 
 /// Lapsed holds that are remembered so that a charge which comes after all is still taken, once.
 const LAPSED_KEPT: usize = 1024;
+
+/// Settlements that are remembered to judge by what share of a hold calls really cost.
+const SETTLEMENTS_KEPT: usize = 16;
 
 /// Sum that stops at the largest amount.
 pub(crate) fn plus(a: Money, b: Money) -> Money {
@@ -72,6 +75,8 @@ pub struct HoldAsk {
     pub id: HoldId,
     /// The most that the call can cost; this is what is held.
     pub amount_upper: Money,
+    /// What it will probably cost; between the two bounds.
+    pub amount_likely: Money,
     /// The least that it can cost; equal to the upper bound where the tokens were counted exactly.
     pub amount_lower: Money,
     /// Now.
@@ -87,7 +92,7 @@ pub enum Place {
     Held,
     /// Not enough now, but settlements of open holds may free enough: ask again after each, oldest ask first.
     Wait,
-    /// Not enough even if every open hold settles at its lower bound.
+    /// Not enough even for the least that it can cost, and even if every open hold settles at its lower bound.
     Refused,
 }
 
@@ -131,7 +136,7 @@ pub struct PeriodStarted {
 }
 
 /// A balance as admin page, metrics and tests read it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct AccountSnapshot {
     /// The budget of one period; null: unlimited.
     pub budget: Option<Money>,
@@ -159,7 +164,10 @@ pub struct AccountSnapshot {
 
 #[derive(Debug, Clone, Copy)]
 struct OpenHold {
+    /// What is held.
     upper: Money,
+    /// What was asked for; more than is held under the last-call rule.
+    asked: Money,
     lower: Money,
     expires_at: Mono,
 }
@@ -172,6 +180,8 @@ pub struct Account {
     holds: BTreeMap<HoldId, OpenHold>,
     held: Money,
     held_lower: Money,
+    /// The newest settlements: what was asked to be held, and what it cost.
+    settlements: VecDeque<(Money, Money)>,
     lapsed: BTreeSet<HoldId>,
     lapsed_untold: Vec<HoldId>,
 }
@@ -185,6 +195,7 @@ impl Account {
             holds: BTreeMap::new(),
             held: Money::ZERO,
             held_lower: Money::ZERO,
+            settlements: VecDeque::new(),
             lapsed: BTreeSet::new(),
             lapsed_untold: Vec::new(),
         }
@@ -204,9 +215,10 @@ impl Account {
         self.terms.budget.map(|_| self.available())
     }
 
-    /// Whether nothing is left that a call with a price could take.
+    /// Whether nothing is left that a call with a price could take, and no open hold can leave anything.
     pub fn is_exhausted(&self) -> bool {
-        self.remaining() == Some(Money::ZERO)
+        let least = Money::from_units(1);
+        self.terms.budget.is_some() && self.is_hopeless(least, least)
     }
 
     /// The standing to restore from.
@@ -214,26 +226,67 @@ impl Account {
         &self.standing
     }
 
-    /// Holds money for a call. The same id again gets the same answer and holds nothing more.
+    /// Whether anything is held for calls under way.
+    pub fn has_open_holds(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    /// What an open hold holds.
+    pub fn held_by(&self, id: HoldId) -> Option<Money> {
+        self.holds.get(&id).map(|hold| hold.upper)
+    }
+
+    /// Holds money for a call: its upper bound. The same id again gets the same answer and holds nothing more.
+    ///
+    /// **The last-call rule.** An upper bound may be many times the real cost (a byte a token, where the tokenizer is
+    /// not known), so what it does not fit into is not yet nothing. When nothing is held for any other call, so that no
+    /// settlement can free more, and the call will probably fit, all that is left is held for it. If it costs more
+    /// after all, the overrun rule writes off the rest; since no other call is under way, that is one call at most.
     ///
     /// Holds past their time lapse here if their money is needed, so no timer is needed for a correct answer.
     pub fn place(&mut self, ask: HoldAsk) -> Place {
         if self.holds.contains_key(&ask.id) {
             return Place::Held;
         }
-        let upper = ask.amount_upper.max(Money::ZERO);
-        let lower = ask.amount_lower.max(Money::ZERO).min(upper);
-        if self.available() < upper {
+        let asked = ask.amount_upper.max(Money::ZERO);
+        let lower = ask.amount_lower.max(Money::ZERO).min(asked);
+        let likely = ask.amount_likely.max(lower).min(asked);
+        if self.available() < asked {
             self.lapse(ask.now);
         }
-        if self.available() >= upper {
-            self.holds.insert(ask.id, OpenHold { upper, lower, expires_at: ask.expires_at });
-            self.held = plus(self.held, upper);
-            self.held_lower = plus(self.held_lower, lower);
-            return Place::Held;
-        }
-        let at_best = minus(self.granted(), plus(self.held_lower, self.standing.spent));
-        if at_best >= upper { Place::Wait } else { Place::Refused }
+        let available = self.available();
+        let upper = if available >= asked {
+            asked
+        } else if self.held > Money::ZERO {
+            return if self.is_hopeless(ask.amount_upper, ask.amount_lower) { Place::Refused } else { Place::Wait };
+        } else if available > Money::ZERO && available >= lower && self.probably_covers(available, asked, likely) {
+            available
+        } else {
+            return Place::Refused;
+        };
+        self.holds.insert(ask.id, OpenHold { upper, asked, lower, expires_at: ask.expires_at });
+        self.held = plus(self.held, upper);
+        self.held_lower = plus(self.held_lower, lower);
+        Place::Held
+    }
+
+    /// Whether a call of these bounds cannot be paid even if every open hold settles at its lower bound.
+    pub fn is_hopeless(&self, amount_upper: Money, amount_lower: Money) -> bool {
+        let asked = amount_upper.max(Money::ZERO);
+        let least = amount_lower.max(Money::from_units(1)).min(asked);
+        minus(self.granted(), plus(self.held_lower, self.standing.spent)) < least
+    }
+
+    /// Whether a call whose upper bound is beyond `available` will probably fit into it: by its own estimate, or because
+    /// none of the last settlements took a larger share of what it had asked for.
+    fn probably_covers(&self, available: Money, asked: Money, likely: Money) -> bool {
+        let fits = |(before, cost): &(Money, Money)| {
+            // asked × cost ÷ before ≤ available, without a rounding. Products beyond the largest number prove nothing.
+            let need = asked.units().checked_mul(cost.units());
+            let have = available.units().checked_mul(before.units());
+            need.zip(have).is_some_and(|(need, have)| need <= have)
+        };
+        available >= likely || (!self.settlements.is_empty() && self.settlements.iter().all(fits))
     }
 
     /// Charges a call's real cost and frees the rest of its hold. `None` if the hold is not open: this settlement or a
@@ -248,7 +301,10 @@ impl Account {
     pub fn settle(&mut self, id: HoldId, charge: Money) -> Option<Settled> {
         let charge = charge.max(Money::ZERO);
         let (held, late) = match self.take_hold(id) {
-            Some(hold) => (hold.upper, false),
+            Some(hold) => {
+                self.remember(hold.asked, charge);
+                (hold.upper, false)
+            }
             None if self.lapsed.remove(&id) => (Money::ZERO, true),
             None => return None,
         };
@@ -364,6 +420,15 @@ impl Account {
             return Err("I3");
         }
         Ok(())
+    }
+
+    fn remember(&mut self, asked: Money, cost: Money) {
+        if asked > Money::ZERO {
+            self.settlements.push_back((asked, cost));
+            while self.settlements.len() > SETTLEMENTS_KEPT {
+                self.settlements.pop_front();
+            }
+        }
     }
 
     fn take_hold(&mut self, id: HoldId) -> Option<OpenHold> {

@@ -104,18 +104,58 @@ impl FromStr for Money {
     }
 }
 
+/// Room for the longest amount: a sign, 21 digits, a point and 18 decimals.
+const TEXT_LEN: usize = 41;
+
+/// The 10⁻¹⁸ units of one unit of the currency.
+const UNIT: u64 = 10_u64.pow(SCALE);
+
+impl Money {
+    /// Writes the amount's text into `buffer` and returns it. By hand, because every record carries several amounts and
+    /// the formatting machinery was most of the time of writing one.
+    fn text(self, buffer: &mut [u8; TEXT_LEN]) -> &str {
+        let magnitude = self.0.unsigned_abs();
+        let (whole, fraction) = match u64::try_from(magnitude) {
+            Ok(small) => (u128::from(small / UNIT), small % UNIT),
+            // A remainder is below UNIT, so it fits.
+            Err(_) => (magnitude / u128::from(UNIT), (magnitude % u128::from(UNIT)) as u64),
+        };
+        let mut end = TEXT_LEN;
+        let mut start = TEXT_LEN;
+        if fraction > 0 {
+            let mut left = fraction;
+            for place in buffer[TEXT_LEN - SCALE as usize..].iter_mut().rev() {
+                *place = b'0' + (left % 10) as u8;
+                left /= 10;
+            }
+            while buffer[end - 1] == b'0' {
+                end -= 1;
+            }
+            start = TEXT_LEN - SCALE as usize - 1;
+            buffer[start] = b'.';
+        }
+        let mut left = whole;
+        loop {
+            start -= 1;
+            buffer[start] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        if self.0 < 0 {
+            start -= 1;
+            buffer[start] = b'-';
+        }
+        // Only ASCII was written.
+        std::str::from_utf8(&buffer[start..end]).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Money {
     /// A plain decimal without exponent and without trailing zeros: `0.0000004`, `142.85`, `0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = 10_u128.pow(SCALE);
-        let magnitude = self.0.unsigned_abs();
-        let (whole, fraction) = (magnitude / unit, magnitude % unit);
-        let sign = if self.0 < 0 { "-" } else { "" };
-        if fraction == 0 {
-            return write!(f, "{sign}{whole}");
-        }
-        let digits = format!("{fraction:018}");
-        write!(f, "{sign}{whole}.{}", digits.trim_end_matches('0'))
+        f.write_str(self.text(&mut [0; TEXT_LEN]))
     }
 }
 
@@ -127,7 +167,7 @@ impl fmt::Debug for Money {
 
 impl Serialize for Money {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(self.text(&mut [0; TEXT_LEN]))
     }
 }
 
@@ -171,6 +211,7 @@ impl UnitPrice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[track_caller]
     fn check_text(text: &str, expected: Result<&str, MoneyError>) {
@@ -188,6 +229,24 @@ mod tests {
         check_text("1e3", Err(MoneyError::NotADecimal));
         check_text("", Err(MoneyError::NotADecimal));
         check_text("12,5", Err(MoneyError::NotADecimal));
+    }
+
+    #[test]
+    fn the_largest_amounts_are_written_whole() {
+        assert_eq!(Money(i128::MAX).to_string(), "170141183460469231731.687303715884105727");
+        assert_eq!(Money(i128::MIN).to_string(), "-170141183460469231731.687303715884105728");
+        assert_eq!(Money(i128::from(u64::MAX)).to_string(), "18.446744073709551615");
+        assert_eq!(Money(i128::from(u64::MAX) + 1).to_string(), "18.446744073709551616");
+    }
+
+    proptest! {
+        #[test]
+        fn an_amount_is_written_as_decimal_arithmetic_writes_it(units in -(1_i128 << 96) + 1..1 << 96, shift in 0..96_u32) {
+            let units = units >> shift;
+            let decimal = Decimal::from_i128_with_scale(units, SCALE).normalize();
+            prop_assert_eq!(Money(units).to_string(), decimal.to_string());
+            prop_assert_eq!(serde_json::to_string(&Money(units)).expect("json"), format!("\"{decimal}\""));
+        }
     }
 
     #[test]

@@ -51,6 +51,18 @@ impl Backoff {
     }
 }
 
+/// How long a call may take while another upstream could do the same work: an interactive one twice as long as an answer
+/// may before it counts as failed, and any at most half of the time that its client will still wait, so that the other
+/// has the rest. `None`: as long as its upstream's own limit allows. Where no other could, only that limit counts.
+pub fn patience_with_alternative(interactive: bool, slow: Duration, left: Option<Duration>) -> Option<Duration> {
+    let by_slowness = interactive.then(|| slow.saturating_mul(2));
+    let by_client = left.map(|left| left / 2);
+    match (by_slowness, by_client) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// A budget for retries, failovers and hedges.
 ///
 /// Two rules at once. Over the last 10 s at most the configured share of requests, or 10. And over any time at all no
@@ -80,7 +92,7 @@ impl RetryBudget {
         self.earn((self.ratio * RETRY as f64) as u64, now);
     }
 
-    /// Counts a call that succeeded.
+    /// Counts a retry that succeeded, or that was allowed and then not made.
     pub fn succeeded(&mut self, now: Mono) {
         self.earn(RETRY, now);
     }
@@ -114,6 +126,16 @@ mod tests {
 
     fn at(ms: u64) -> Mono {
         Mono::from_millis(ms)
+    }
+
+    #[test]
+    fn a_silent_upstream_is_left_in_time_for_another() {
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        assert_eq!(patience_with_alternative(true, ms(2_000), None), Some(s(4)));
+        assert_eq!(patience_with_alternative(true, ms(2_000), Some(s(600))), Some(s(4)));
+        assert_eq!(patience_with_alternative(true, ms(2_000), Some(s(3))), Some(ms(1_500)));
+        assert_eq!(patience_with_alternative(false, ms(2_000), Some(s(60))), Some(s(30)));
+        assert_eq!(patience_with_alternative(false, ms(2_000), None), None, "a big batch may take its time");
     }
 
     const BACKOFF: Backoff =

@@ -8,12 +8,22 @@ use super::time::Mono;
 /// How fast an old latency is forgotten: after this long about a third of its weight is left.
 const DECAY: Duration = Duration::from_secs(10);
 
+/// How fast a failure is forgotten: sooner than a latency, because a failed call helped nobody and whoever failed must
+/// be tried again to be seen well.
+const FORGIVEN: Duration = Duration::from_secs(3);
+
 /// A latency average that believes bad news at once and good news slowly: one slow answer is enough to prefer the
-/// neighbour, and it takes [`DECAY`] of fast ones to come back.
+/// neighbour, and it takes [`DECAY`] to come back, whether of fast answers or of none: who is never asked could not
+/// show that it has become fast again.
+///
+/// A failure counts as a very slow answer for a while. Failing is often quick, and without this the upstream that
+/// refuses everything would look like the fastest of all and draw the traffic to itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PeakEwma {
     average_ns: f64,
     updated: Mono,
+    penalty_ns: f64,
+    failed: Mono,
 }
 
 impl PeakEwma {
@@ -23,16 +33,36 @@ impl PeakEwma {
         if latency_ns >= self.average_ns {
             self.average_ns = latency_ns;
         } else {
-            let weight = (-now.since(self.updated).as_secs_f64() / DECAY.as_secs_f64()).exp();
+            let weight = faded(self.updated, DECAY, now);
             self.average_ns = self.average_ns * weight + latency_ns * (1.0 - weight);
         }
         self.updated = self.updated.max(now);
     }
 
-    /// The average in nanoseconds; 0 before the first latency, so that an unknown upstream is tried soon.
-    pub fn nanos(&self) -> u64 {
-        self.average_ns as u64
+    /// Counts a call that failed as one that took `as_slow_as`.
+    pub fn failed(&mut self, as_slow_as: Duration, now: Mono) {
+        self.penalty_ns = self.penalty(now).max(as_slow_as.as_nanos() as f64);
+        self.failed = self.failed.max(now);
     }
+
+    /// Forgets failures: it was looked at and is well.
+    pub fn forgive(&mut self) {
+        self.penalty_ns = 0.0;
+    }
+
+    /// The average at `now` in nanoseconds; 0 before the first latency, so that an unknown upstream is tried soon.
+    pub fn nanos(&self, now: Mono) -> u64 {
+        (self.average_ns * faded(self.updated, DECAY, now) + self.penalty(now)) as u64
+    }
+
+    fn penalty(&self, now: Mono) -> f64 {
+        self.penalty_ns * faded(self.failed, FORGIVEN, now)
+    }
+}
+
+/// What is left at `now` of something that was whole at `since`.
+fn faded(since: Mono, decay: Duration, now: Mono) -> f64 {
+    (-now.since(since).as_secs_f64() / decay.as_secs_f64()).exp()
 }
 
 /// One upstream that could answer.
@@ -127,13 +157,36 @@ mod tests {
         let mut ewma = PeakEwma::default();
         ewma.record(Duration::from_millis(10), Mono::from_millis(0));
         ewma.record(Duration::from_millis(500), Mono::from_millis(100));
-        assert_eq!(ewma.nanos(), 500_000_000);
+        assert_eq!(ewma.nanos(Mono::from_millis(100)), 500_000_000);
         ewma.record(Duration::from_millis(10), Mono::from_millis(200));
-        assert!(ewma.nanos() > 480_000_000);
+        assert!(ewma.nanos(Mono::from_millis(200)) > 480_000_000);
         for s in 1..60 {
             ewma.record(Duration::from_millis(10), Mono::from_millis(s * 1_000));
         }
-        assert!(ewma.nanos() < 15_000_000);
+        assert!(ewma.nanos(Mono::from_millis(60_000)) < 15_000_000);
+    }
+
+    #[test]
+    fn who_is_not_asked_any_more_comes_back_into_the_choice() {
+        let at = Mono::from_millis;
+        let mut ewma = PeakEwma::default();
+        ewma.record(Duration::from_millis(500), at(0));
+        assert!(ewma.nanos(at(5_000)) > 300_000_000);
+        assert!(ewma.nanos(at(60_000)) < 2_000_000);
+    }
+
+    #[test]
+    fn failing_fast_is_not_being_fast() {
+        let at = Mono::from_millis;
+        let mut ewma = PeakEwma::default();
+        ewma.record(Duration::from_millis(10), at(0));
+        ewma.failed(Duration::from_secs(2), at(100));
+        assert!(ewma.nanos(at(100)) > 2_000_000_000);
+        assert!(ewma.nanos(at(3_100)) > 700_000_000, "still far behind a neighbour that answers in 10 ms");
+        assert!(ewma.nanos(at(20_000)) < 10_000_000, "tried again in the end");
+        ewma.failed(Duration::from_secs(2), at(20_000));
+        ewma.forgive();
+        assert!(ewma.nanos(at(20_000)) < 10_000_000, "looked at and well");
     }
 
     proptest! {
@@ -151,8 +204,8 @@ mod tests {
             // The most expensive of a group of two or more is never first in it.
             for group in ordered.chunk_by(|a, b| (a.usable, a.tier) == (b.usable, b.tier)) {
                 let worst = group.iter().map(Candidate::cost).max();
-                let best = group.iter().map(Candidate::cost).min();
-                prop_assert!(worst == best || group.first().map(Candidate::cost) != worst);
+                let alone = group.iter().filter(|candidate| Some(candidate.cost()) == worst).count() == 1;
+                prop_assert!(!alone || group.len() == 1 || group.first().map(Candidate::cost) != worst);
             }
             ids.sort_unstable();
             prop_assert_eq!(ids, (0..candidates.len()).collect::<Vec<_>>());

@@ -222,6 +222,7 @@ impl Simulation {
             class,
             tokens,
             items: 1 + self.rolls.below(20) as usize,
+            begun: false,
             may_queue: !self.rolls.one_in(5),
             deadline: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
             roll: self.rolls.unit(),
@@ -250,7 +251,8 @@ impl Simulation {
             return;
         }
         let fails = self.rolls.below(100) < self.failing;
-        let kind = match (fails, self.rolls.below(12)) {
+        let kind = match (fails, self.rolls.below(13)) {
+            (false, 12) => OutcomeKind::Outrun { after: Duration::from_millis(300) },
             (false, 0) => OutcomeKind::RequestError,
             (false, 1) => OutcomeKind::ClientGone,
             (false, 2) => OutcomeKind::NotSent,
@@ -271,7 +273,11 @@ impl Simulation {
         let left = match (kind, actual) {
             (_, Some(actual)) => actual.min(request.tokens),
             (
-                OutcomeKind::Success { .. } | OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone,
+                OutcomeKind::Success { .. }
+                | OutcomeKind::Outrun { .. }
+                | OutcomeKind::Timeout
+                | OutcomeKind::Transport
+                | OutcomeKind::ClientGone,
                 None,
             ) => {
                 return;
@@ -330,6 +336,8 @@ impl Simulation {
                 self.corrected(id, 0, true);
             }
             35..38 => self.state.reconfigure(self.policy.clone()),
+            38 => self.state.unverified(true),
+            39..48 => self.state.unverified(false),
             _ => {}
         }
     }
@@ -458,6 +466,10 @@ impl Simulation {
     /// Ends everything and checks that nothing is left over.
     fn end(&mut self) {
         self.state.shutdown();
+        let poll = self.state.poll(self.now);
+        self.take(poll);
+        // A shutdown lets interactive work wait its moment; an operator's order lets nobody.
+        self.state.drain();
         let poll = self.state.poll(self.now);
         self.take(poll);
         self.hold(self.waiting.is_empty(), "I3: everybody who waited was answered");

@@ -14,6 +14,10 @@ pub const FAST_BURN: f64 = 14.4;
 /// Burn rate over 6 h (confirmed over 30 m) that deserves a look today: 5 % of a 30-day budget in six hours.
 pub const SLOW_BURN: f64 = 6.0;
 
+/// The windows over which burn rates are shown, shortest first: each pair of limits has its long and its short one.
+pub const WINDOWS: [Duration; 4] =
+    [Duration::from_secs(300), Duration::from_secs(1_800), Duration::from_secs(3_600), Duration::from_secs(21_600)];
+
 /// Length of one slot of [`Budget`]; a window's edge is exact to one slot.
 const SLOT: Duration = Duration::from_secs(10);
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::class::TrafficClass;
+use super::quota_lease::QuotaLease;
 use super::time::Mono;
 
 /// The span that limits are stated for.
@@ -145,7 +146,12 @@ pub struct TokenBucket {
     used: [u64; 2],
     heard: Option<Heard>,
     stated: Option<(u64, Mono)>,
+    /// What this replica may take of a limit that it shares with others; `None`: the limit is its own.
+    lease: Option<QuotaLease>,
 }
+
+/// Where units are wanting that other replicas may have, asking again makes sense this soon.
+const LEASE_PAUSE: Duration = Duration::from_millis(20);
 
 impl TokenBucket {
     /// A full bucket of `limit` units a minute (`None`: unknown, so only the provider's word limits). A take of n needs
@@ -159,7 +165,43 @@ impl TokenBucket {
             used: [0; 2],
             heard: None,
             stated: None,
+            lease: None,
         }
+    }
+
+    /// Shares the limit with other replicas from now on: nothing passes but what was leased. A limit that is not known
+    /// cannot be shared.
+    pub fn share(&mut self) {
+        if self.lease.is_none() && self.configured.is_some() {
+            self.lease = Some(QuotaLease::default());
+        }
+    }
+
+    /// The limit is this replica's own again.
+    pub fn unshare(&mut self) {
+        self.lease = None;
+    }
+
+    /// What was leased, if the limit is shared.
+    pub fn lease(&mut self) -> Option<&mut QuotaLease> {
+        self.lease.as_mut()
+    }
+
+    /// The limit as configured, and what each tier is guaranteed of it; `None`: not known.
+    pub fn shared_limit(&self) -> Option<(u64, [u64; 2])> {
+        let limit = self.configured?;
+        Some((limit, [Tier::Interactive, Tier::Batch].map(|tier| self.shares.guaranteed(tier, limit))))
+    }
+
+    /// What `tier` could take now if the lease were renewed: for what is told to others.
+    pub fn reach(&mut self, tier: Tier, now: Mono) -> u64 {
+        self.expire(now);
+        let local = self.available_of(&self.used, tier, now).min(self.heard_allows(&self.used, now));
+        local.min(self.lease.as_ref().map_or(u64::MAX, |lease| lease.reach(tier)))
+    }
+
+    fn leased(&self, tier: Tier) -> u64 {
+        self.lease.as_ref().map_or(u64::MAX, |lease| lease.available(tier))
     }
 
     /// Takes over a new limit and new shares; what was taken stays taken.
@@ -185,7 +227,7 @@ impl TokenBucket {
     /// What `tier` could take now in one piece; `u64::MAX` without any limit.
     pub fn available(&mut self, tier: Tier, now: Mono) -> u64 {
         self.expire(now);
-        self.available_of(&self.used, tier, now).min(self.heard_allows(&self.used, now))
+        self.available_of(&self.used, tier, now).min(self.heard_allows(&self.used, now)).min(self.leased(tier))
     }
 
     /// What batch could take now out of its own guarantee, while interactive traffic is waiting for the rest.
@@ -201,6 +243,9 @@ impl TokenBucket {
             return false;
         }
         self.add(n, tier, now);
+        if let Some(lease) = &mut self.lease {
+            lease.take(n, tier, now);
+        }
         true
     }
 
@@ -211,6 +256,9 @@ impl TokenBucket {
         if let Some(slot) = slot {
             slot.taken[tier.index()] -= n;
             self.used[tier.index()] -= n;
+            if let Some(lease) = &mut self.lease {
+                lease.give_back(n, tier);
+            }
         }
     }
 
@@ -222,6 +270,9 @@ impl TokenBucket {
             self.give_back(estimate - actual, tier, at);
         } else if now < expiry(at.0 / SLOT_NS) {
             self.add(actual - estimate, tier, at);
+            if let Some(lease) = &mut self.lease {
+                lease.owe(actual - estimate, tier);
+            }
         }
     }
 
@@ -257,6 +308,19 @@ impl TokenBucket {
 
     /// The earliest time at which `n` could be taken if nothing else is.
     pub fn when(&mut self, n: u64, tier: Tier, now: Mono) -> When {
+        let own = self.when_alone(n, tier, now);
+        match own {
+            When::At(at) if at <= now && self.leased(tier) < n => {
+                if let Some(lease) = &mut self.lease {
+                    lease.miss(n, tier);
+                }
+                When::At(now.plus(LEASE_PAUSE))
+            }
+            own => own,
+        }
+    }
+
+    fn when_alone(&mut self, n: u64, tier: Tier, now: Mono) -> When {
         self.expire(now);
         let most = self.configured.map_or(u64::MAX, |limit| limit - self.shares.guaranteed(tier.other(), limit));
         if n > most {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{HoldRecord, PeriodRecord, Record, TenantChange, UsageRecord, epoch_ms};
+use super::record::{HoldRecord, PendingRecord, PeriodRecord, Record, TenantChange, UsageRecord, epoch_ms};
 use crate::ids::{HoldId, KeyFingerprint, TenantId};
 use crate::pure::ledger::{Standing, credits_used, minus, plus};
 use crate::pure::money::Money;
@@ -16,6 +16,9 @@ use crate::pure::time::Wall;
 pub struct Book {
     /// The largest hold id seen; 0 before the first.
     pub last_hold: u64,
+    /// The largest number of a record on its way to or from the shared ledger; 0 before the first.
+    #[serde(default)]
+    pub last_number: u64,
     /// One page per tenant ever seen.
     pub tenants: BTreeMap<TenantId, Page>,
 }
@@ -50,6 +53,15 @@ pub struct Page {
     pub keys: BTreeMap<KeyFingerprint, AddedKey>,
     /// Keys that were revoked, those of the configuration included, and when.
     pub revoked: BTreeMap<KeyFingerprint, Revoked>,
+    /// How far the tenant's shared stream has been read; none before the first entry.
+    #[serde(default)]
+    pub cursor: Option<String>,
+    /// What each replica charged in the current period, as its records in the shared stream say.
+    #[serde(default)]
+    pub parts: BTreeMap<String, Money>,
+    /// Records that the shared ledger is yet to be told, by number.
+    #[serde(default)]
+    pub pending: BTreeMap<u64, PendingRecord>,
 }
 
 /// A key that was added while running.
@@ -88,7 +100,11 @@ impl Book {
     /// Adds one fact. Facts about holds, credits and periods may come twice; usage records may not.
     pub fn apply(&mut self, record: &Record) {
         match record {
-            Record::Usage(usage) => self.page(&usage.tenant).charge(usage),
+            Record::Usage(usage) => {
+                let number = usage.shared.as_ref().map_or(0, |shared| shared.number);
+                self.last_number = self.last_number.max(number);
+                self.page(&usage.tenant).charge(usage);
+            }
             Record::Hold(hold) => {
                 self.last_hold = self.last_hold.max(hold.hold.0);
                 self.page(&hold.tenant).holds.insert(hold.hold, hold.clone());
@@ -104,7 +120,14 @@ impl Book {
                 }
             }
             Record::PeriodStart(period) => self.page(&period.tenant).start_period(period),
+            Record::Pending(pending) => {
+                self.last_number = self.last_number.max(pending.number);
+                self.page(&pending.usage.tenant).pending.insert(pending.number, pending.clone());
+            }
+            Record::Cursor(cursor) => self.page(&cursor.tenant).advance(&cursor.entry),
             Record::TenantChange(tenant) => self.page(&tenant.tenant).change(&tenant.change, tenant.time),
+            // Told for people; what an action changed has records of its own.
+            Record::Admin(_) => {}
             Record::Snapshot(snapshot) => self.clone_from(&snapshot.book),
         }
     }
@@ -136,6 +159,19 @@ impl Page {
             self.holds.remove(&hold);
         }
         let cost = usage.cost.max(Money::ZERO);
+        if let Some(shared) = &usage.shared {
+            // Numbers are this replica's own: those of others are never pending here.
+            self.pending.retain(|number, own| {
+                let by_number = *number == shared.number && own.usage.request_id == usage.request_id;
+                let by_hold = own.hold.is_some() && own.hold == usage.hold;
+                !by_number && !by_hold
+            });
+            self.advance(&shared.entry);
+            if usage.period_start >= self.period_start {
+                let part = self.parts.entry(shared.replica.clone()).or_default();
+                *part = plus(*part, cost);
+            }
+        }
         self.lifetime_requests = self.lifetime_requests.saturating_add(1);
         self.lifetime_tokens = self.lifetime_tokens.saturating_add(usage.tokens);
         self.lifetime_cost = plus(self.lifetime_cost, cost);
@@ -155,6 +191,12 @@ impl Page {
         }
     }
 
+    fn advance(&mut self, entry: &str) {
+        if self.cursor.as_deref().is_none_or(|known| entry_order(known) < entry_order(entry)) {
+            self.cursor = Some(entry.to_owned());
+        }
+    }
+
     fn start_period(&mut self, period: &PeriodRecord) {
         if period.start <= self.period_start {
             return;
@@ -169,6 +211,7 @@ impl Page {
         self.spent = Money::ZERO;
         self.written_off = Money::ZERO;
         self.period_start = period.start;
+        self.parts.clear();
         self.closed = Some(closed);
     }
 
@@ -185,6 +228,12 @@ impl Page {
             }
         }
     }
+}
+
+/// Ids of stream entries, `<ms>-<n>`, as they are ordered; what is none comes first.
+pub(super) fn entry_order(entry: &str) -> (u64, u64) {
+    let parse = |text: &str| text.parse().unwrap_or(0);
+    entry.split_once('-').map_or((0, 0), |(ms, n)| (parse(ms), parse(n)))
 }
 
 #[cfg(test)]

@@ -92,6 +92,47 @@ pub struct UsageRecord {
     /// Start of the budget period that the cost counts in, as the settlement said; absent without periods.
     #[serde(default, rename = "period_start_ms", skip_serializing_if = "is_epoch", with = "epoch_ms")]
     pub period_start: Wall,
+    /// Where it stands in the stream that replicas share; absent with a ledger of our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedEntry>,
+}
+
+/// A record's place in the stream that replicas share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedEntry {
+    /// The replica that served the request.
+    pub replica: String,
+    /// That replica's own number of the record; 0 if it was never pending.
+    pub number: u64,
+    /// The stream's id of it.
+    pub entry: String,
+}
+
+/// A usage record that the shared ledger does not have yet. It counts once it comes back out of the stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PendingRecord {
+    /// When it was set aside.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// This replica's number of it: ascending, never used twice.
+    pub number: u64,
+    /// The hold that it settles, by its shared id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldId>,
+    /// The record.
+    pub usage: Box<UsageRecord>,
+}
+
+/// A tenant's shared stream has been read this far.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CursorRecord {
+    /// When.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// Whose stream.
+    pub tenant: TenantId,
+    /// The id of the last entry read.
+    pub entry: String,
 }
 
 /// Money was held for a call.
@@ -197,6 +238,24 @@ pub enum TenantChange {
     },
 }
 
+/// Somebody used the admin side: who, when, what. Never holds a secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdminRecord {
+    /// When.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// By which right: `token`, `loopback` or `signal`.
+    pub who: String,
+    /// What was done, such as `credit`.
+    pub action: String,
+    /// To what, such as a tenant's id.
+    pub subject: String,
+    /// How it was; null where nothing was.
+    pub before: serde_json::Value,
+    /// How it is; null where nothing is.
+    pub after: serde_json::Value,
+}
+
 /// All that earlier records amount to; the first line of every segment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
@@ -223,6 +282,12 @@ pub enum Record {
     PeriodStart(PeriodRecord),
     /// A tenant or key changed.
     TenantChange(TenantRecord),
+    /// Somebody used the admin side.
+    Admin(AdminRecord),
+    /// A request ended, and the shared ledger is yet to be told.
+    Pending(PendingRecord),
+    /// The shared stream was read.
+    Cursor(CursorRecord),
     /// All that came before.
     Snapshot(SnapshotRecord),
 }
@@ -245,6 +310,9 @@ impl Record {
             Record::Credit(record) => record.time,
             Record::PeriodStart(record) => record.time,
             Record::TenantChange(record) => record.time,
+            Record::Admin(record) => record.time,
+            Record::Pending(record) => record.time,
+            Record::Cursor(record) => record.time,
             Record::Snapshot(record) => record.time,
         }
     }
@@ -261,6 +329,9 @@ impl Record {
             Some(b"credit") => serde_json::from_slice(json).map(Record::Credit),
             Some(b"period_start") => serde_json::from_slice(json).map(Record::PeriodStart),
             Some(b"tenant_change") => serde_json::from_slice(json).map(Record::TenantChange),
+            Some(b"pending") => serde_json::from_slice(json).map(Record::Pending),
+            Some(b"cursor") => serde_json::from_slice(json).map(Record::Cursor),
+            Some(b"admin") => serde_json::from_slice(json).map(Record::Admin),
             Some(b"snapshot") => serde_json::from_slice(json).map(Record::Snapshot),
             _ => Err(serde::de::Error::custom("a record of a kind that this version does not know")),
         }
@@ -271,6 +342,13 @@ impl UsageRecord {
     /// Reads one line's JSON if it is a usage record; other kinds cost no parsing.
     pub fn from_json(json: &[u8]) -> Option<serde_json::Result<UsageRecord>> {
         (kind(json) == Some(b"usage")).then(|| serde_json::from_slice(json))
+    }
+}
+
+impl AdminRecord {
+    /// Reads one line's JSON if it is about the admin side; other kinds cost no parsing.
+    pub fn from_json(json: &[u8]) -> Option<serde_json::Result<AdminRecord>> {
+        (kind(json) == Some(b"admin")).then(|| serde_json::from_slice(json))
     }
 }
 

@@ -141,7 +141,9 @@ impl<S: Sink> Process<'_, S> {
         let id = self.world.next_id;
         let upper = self.rng.random_range(0..40_i128);
         let (amount_upper, amount_lower) = (Money::from_units(upper), Money::ZERO);
-        let ask = HoldAsk { id: HoldId(id), amount_upper, amount_lower, now: Mono::ZERO, expires_at: Mono(1) };
+        let amount_likely = Money::from_units(self.rng.random_range(0..=upper));
+        let ask =
+            HoldAsk { id: HoldId(id), amount_upper, amount_likely, amount_lower, now: Mono::ZERO, expires_at: Mono(1) };
         if self.account.place(ask) != Place::Held {
             return true;
         }

@@ -12,22 +12,24 @@ use crate::ids::{TenantId, UpstreamId};
 use crate::pure::admission::{Effect, ParkReason, UpstreamSnapshot};
 use crate::pure::breaker::{OpenReason, Phase, Transition};
 use crate::pure::class::TrafficClass;
-use crate::pure::latency_window::LatencyWindow;
 use crate::pure::money::Money;
-use crate::pure::time::Mono;
+use crate::pure::service_levels::Snapshot;
 use crate::store::writer::Recovery;
 
 use super::events::Events;
-use super::labels::{ActorName, BreakerLevel, BucketUnit, LabelPlan, MachineName, Quantile, StoreName};
+use super::labels::{
+    ActorName, BreakerLevel, BucketUnit, BurnWindow, LabelPlan, MachineName, Objective, Quantile, StoreName,
+};
 use super::logs::{self, TelemetryGuard};
 use super::metrics::Metrics;
 use super::timeline::Timeline;
+use super::traces::RequestTrace;
 
 /// Events kept for the dashboard: a bad night's worth.
 const TIMELINE_EVENTS: usize = 2_000;
 
-/// Percentiles that are published for query embedding.
-const QUANTILES: [(Quantile, f64); 3] = [(Quantile::P50, 0.5), (Quantile::P95, 0.95), (Quantile::P99, 0.99)];
+/// Percentiles that are published for query embedding, in the order in which levels state them.
+const QUANTILES: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
 
 /// Metrics, events and the export of traces of one process.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub struct Telemetry {
     pub metrics: Arc<Metrics>,
     /// What people should hear of.
     pub events: Events,
+    exports: bool,
     guard: Mutex<TelemetryGuard>,
 }
 
@@ -45,7 +48,12 @@ impl Telemetry {
         let guard = logs::init();
         let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
         let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
-        Arc::new(Telemetry { metrics, events, guard: Mutex::new(guard) })
+        Arc::new(Telemetry { metrics, events, exports: guard.exports(), guard: Mutex::new(guard) })
+    }
+
+    /// Begins a request's trace, under the client's `traceparent` if it is a valid one.
+    pub fn begin_trace(&self, traceparent: Option<&str>, tracestate: Option<&str>) -> RequestTrace {
+        RequestTrace::begin(self.exports, traceparent, tracestate, rand::random())
     }
 
     /// Delivers what is queued; blocks for a few seconds at most.
@@ -103,6 +111,7 @@ impl Telemetry {
             Effect::Breaker(Transition { to: Phase::Open, reason, .. }) => {
                 let reason = match reason {
                     Some(OpenReason::Probe) => "a probe failed",
+                    Some(OpenReason::Told) => "another replica's is open",
                     Some(OpenReason::Forced) => "by order",
                     Some(OpenReason::Ratio) | None => "too large a share of calls failed",
                 };
@@ -136,6 +145,7 @@ impl Telemetry {
         };
         metrics.breaker_state(upstream, level);
         metrics.quarantined(upstream, snapshot.quarantined);
+        metrics.cooldown(upstream, Duration::from_millis(snapshot.cool_down_ms));
         metrics.upstream_in_flight(upstream, snapshot.in_flight);
         metrics.queue_depth(upstream, TrafficClass::InteractiveSearch, snapshot.interactive_waiting);
         metrics.queue_depth(upstream, TrafficClass::BatchIngestion, snapshot.batch_waiting_items);
@@ -148,14 +158,18 @@ impl Telemetry {
         }
     }
 
-    /// Publishes percentiles of the interactive window.
-    pub fn publish_latency(&self, class: TrafficClass, window: &mut LatencyWindow, now: Mono) {
-        if class != TrafficClass::InteractiveSearch {
-            return;
-        }
-        let values = window.quantiles(QUANTILES.map(|(_, q)| q), now).unwrap_or([Duration::ZERO; QUANTILES.len()]);
-        for ((quantile, _), value) in QUANTILES.into_iter().zip(values) {
+    /// Publishes the percentiles of query embedding and the objectives, whose levels are in the order of
+    /// [`Objective::ALL`].
+    pub fn service_levels(&self, levels: &Snapshot) {
+        let search = levels.classes[TrafficClass::InteractiveSearch as usize];
+        for (quantile, value) in QUANTILES.into_iter().zip(search.total.unwrap_or_default()) {
             self.metrics.query_latency(quantile, value);
+        }
+        for (objective, level) in Objective::ALL.iter().zip(&levels.targets) {
+            self.metrics.slo_budget_remaining(*objective, level.remaining);
+            for (window, rate) in BurnWindow::ALL.iter().zip(level.burn) {
+                self.metrics.slo_burn_rate(*objective, *window, rate);
+            }
         }
     }
 }

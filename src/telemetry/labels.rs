@@ -8,10 +8,12 @@ use std::fmt::Write;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelSetEncoder, LabelValueEncoder};
 use serde::Serialize;
 
-use crate::config::plan::{ModelKind, Plan};
+use crate::config::plan::{ModelKind, Plan, Slo};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
+use crate::pure::service_levels::{Target, Verdict};
+use crate::pure::slo::WINDOWS;
 
 /// What stands in a label for a name that the configuration does not know.
 pub const OTHER: &str = "other";
@@ -116,6 +118,16 @@ impl Outcome {
     pub const fn counts_against_slo(self) -> bool {
         matches!(self, Outcome::Limited | Outcome::UpstreamError | Outcome::GatewayError)
     }
+
+    /// The same, in the objectives' words.
+    pub const fn verdict(self) -> Verdict {
+        match self {
+            Outcome::Success => Verdict::Answered,
+            Outcome::Limited | Outcome::UpstreamError | Outcome::GatewayError => Verdict::Failed,
+            Outcome::TenantLimited => Verdict::Limited,
+            Outcome::ClientError | Outcome::Cancelled => Verdict::NotOurs,
+        }
+    }
 }
 
 closed_set!(
@@ -184,6 +196,10 @@ closed_set!(
         InteractiveP95 = "interactive_p95",
         /// 99 % of query embeddings are answered within `slo.interactive_p99_ms`.
         InteractiveP99 = "interactive_p99",
+        /// 95 % of reranks are answered within `slo.rerank_p95_ms`.
+        RerankP95 = "rerank_p95",
+        /// 99 % of reranks are answered within `slo.rerank_p99_ms`.
+        RerankP99 = "rerank_p99",
     }
 );
 
@@ -191,9 +207,25 @@ impl Objective {
     /// Share of requests that may miss the objective.
     pub const fn allowed_bad(self) -> f64 {
         match self {
-            Objective::InteractiveP95 => 0.05,
-            Objective::InteractiveP99 => 0.01,
+            Objective::InteractiveP95 | Objective::RerankP95 => 0.05,
+            Objective::InteractiveP99 | Objective::RerankP99 => 0.01,
         }
+    }
+
+    /// Whose requests it is about, and the time they have.
+    pub fn target(self, slo: &Slo) -> Target {
+        let (class, line) = match self {
+            Objective::InteractiveP95 => (TrafficClass::InteractiveSearch, slo.interactive_p95),
+            Objective::InteractiveP99 => (TrafficClass::InteractiveSearch, slo.interactive_p99),
+            Objective::RerankP95 => (TrafficClass::Rerank, slo.rerank_p95),
+            Objective::RerankP99 => (TrafficClass::Rerank, slo.rerank_p99),
+        };
+        Target { class, line, allowed_bad: self.allowed_bad() }
+    }
+
+    /// Every objective's target, in the order of [`Objective::ALL`].
+    pub fn targets(slo: &Slo) -> Vec<Target> {
+        Objective::ALL.iter().map(|objective| objective.target(slo)).collect()
     }
 }
 
@@ -214,12 +246,7 @@ closed_set!(
 impl BurnWindow {
     /// The window's length.
     pub const fn duration(self) -> std::time::Duration {
-        std::time::Duration::from_secs(match self {
-            BurnWindow::M5 => 300,
-            BurnWindow::M30 => 1_800,
-            BurnWindow::H1 => 3_600,
-            BurnWindow::H6 => 21_600,
-        })
+        WINDOWS[self as usize]
     }
 }
 
@@ -294,6 +321,8 @@ pub enum CallStatus {
     Broken,
     /// It was given up because nobody waited for it any more.
     Cancelled,
+    /// It was given up because a hedge answered first.
+    Outrun,
 }
 
 impl CallStatus {
@@ -322,6 +351,7 @@ impl CallStatus {
             CallStatus::Connect => "connect",
             CallStatus::Broken => "broken",
             CallStatus::Cancelled => "cancelled",
+            CallStatus::Outrun => "outrun",
             CallStatus::Http(status) => Self::KNOWN.iter().find(|(known, _)| *known == status).map_or_else(
                 || match status {
                     200..300 => "2xx",
@@ -479,6 +509,20 @@ mod tests {
         error.provider = Some(Box::new(crate::error::ProviderWord { status: 422, code: None, kind: None }));
         assert_eq!(Outcome::of(&error), Outcome::ClientError);
         assert!(!Outcome::of(&error).counts_against_slo());
+    }
+
+    #[test]
+    fn verdicts_agree_with_what_counts() {
+        for outcome in Outcome::ALL {
+            assert_eq!(outcome.verdict() == Verdict::Failed, outcome.counts_against_slo(), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn windows_are_named_by_their_length() {
+        let lengths: Vec<u64> = BurnWindow::ALL.iter().map(|window| window.duration().as_secs()).collect();
+        assert_eq!(lengths, [300, 1_800, 3_600, 21_600]);
+        assert_eq!(BurnWindow::ALL.len(), WINDOWS.len());
     }
 
     #[test]

@@ -209,6 +209,17 @@ impl Metrics {
         tables.tenants.query_answered(&self.tenants, &tables.models, tenant);
     }
 
+    /// A journey of a tenant came to its end; `failed`: the service let it down. For the dashboard's rates.
+    pub fn tenant_served(&self, tenant: &TenantId, failed: bool) {
+        let tables = self.tables.load();
+        tables.tenants.served(&self.tenants, &tables.models, tenant, failed);
+    }
+
+    /// How many journeys of a configured tenant have ended, and how many of those the service failed.
+    pub fn tenant_counts(&self, tenant: &TenantId) -> Option<(u64, u64)> {
+        self.tables.load().tenants.counts(tenant)
+    }
+
     /// What a tenant may still spend after all open holds; `None`: it has no budget.
     pub fn tenant_budget_remaining(&self, tenant: &TenantId, remaining: Option<Money>) {
         self.tenants.set_budget(tenant, remaining);
@@ -259,9 +270,19 @@ impl Metrics {
         self.with_upstream(upstream, |cells| cells.quarantined(out));
     }
 
+    /// What is left of the pause that an upstream asked for; zero: none.
+    pub fn cooldown(&self, upstream: &UpstreamId, left: Duration) {
+        self.with_upstream(upstream, |cells| cells.cooldown(left));
+    }
+
     /// An upstream's key was set aside.
     pub fn key_parked(&self, upstream: &UpstreamId) {
         self.with_upstream(upstream, |cells| cells.key_parked());
+    }
+
+    /// A second call was made at `upstream` because another one was slow.
+    pub fn hedged(&self, upstream: &UpstreamId) {
+        self.with_upstream(upstream, |cells| cells.hedged());
     }
 
     /// An upstream stated a usage that cannot be right.
@@ -339,7 +360,7 @@ impl Metrics {
 }
 
 fn latency_buckets(slo: &Slo) -> Buckets {
-    let lines = [slo.interactive_p95, slo.interactive_p99].map(|line| line.as_secs_f64());
+    let lines = Objective::ALL.iter().map(|objective| objective.target(slo).line.as_secs_f64());
     let mut bounds: Vec<f64> = LATENCY_BUCKETS.into_iter().chain(lines).filter(|bound| *bound > 0.0).collect();
     bounds.sort_by(f64::total_cmp);
     bounds.dedup();

@@ -11,6 +11,8 @@ pub mod logs;
 pub mod metrics;
 pub mod names;
 pub mod otlp;
+pub mod panics;
+pub mod requests;
 pub mod tenants;
 pub mod timeline;
 pub mod traces;

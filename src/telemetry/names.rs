@@ -100,10 +100,14 @@ names! {
         "Circuit breaker: 0 closed, 1 half-open, 2 open";
     BUCKET_AVAILABLE = "vectorgate_bucket_available", Plain,
         "What an upstream's token bucket would grant now, in tokens or requests";
+    COOLDOWN = "vectorgate_upstream_cooldown_seconds", Plain,
+        "What is left of the pause that an upstream asked for";
     QUARANTINED = "vectorgate_upstream_quarantined", Plain,
         "1 while an upstream is out because its vectors differ from its space's reference";
     KEYS_PARKED = "vectorgate_upstream_keys_parked_total", Total,
         "Times an upstream's key was set aside because the provider refused it";
+    HEDGES = "vectorgate_upstream_hedges_total", Total,
+        "Second calls made at an upstream because another one was slow";
     USAGE_ODD = "vectorgate_upstream_usage_odd_total", Total,
         "Answers whose stated usage cannot be right; the estimate was charged";
     ACTOR_RESTARTS = "vectorgate_actor_restarts_total", Total,

@@ -67,6 +67,8 @@ struct Totals {
     cost_per_query: FloatGauge,
     search_queries: AtomicU64,
     search_cost: FloatCounter,
+    served: AtomicU64,
+    failed: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,8 @@ impl TenantFamilies {
             cost_per_query: self.cost_per_query.get_or_create_owned(&label),
             search_queries: AtomicU64::new(0),
             search_cost: FloatCounter::default(),
+            served: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
         }
     }
 
@@ -222,6 +226,17 @@ impl TenantTable {
 
     pub(super) fn query_answered(&self, families: &TenantFamilies, models: &ModelIndex, tenant: &TenantId) {
         self.of(families, models, tenant).totals.search_queries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn served(&self, families: &TenantFamilies, models: &ModelIndex, tenant: &TenantId, failed: bool) {
+        let totals = &self.of(families, models, tenant).totals;
+        totals.served.fetch_add(1, Ordering::Relaxed);
+        totals.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
+    }
+
+    pub(super) fn counts(&self, tenant: &TenantId) -> Option<(u64, u64)> {
+        let totals = &self.cells.get(tenant)?.totals;
+        Some((totals.served.load(Ordering::Relaxed), totals.failed.load(Ordering::Relaxed)))
     }
 
     /// Brings the gauges that are quotients of counters up to date.

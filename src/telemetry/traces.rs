@@ -1,17 +1,22 @@
 //! One request's place in a distributed trace: W3C trace context in and out, and the spans of its journey.
 //!
-//! A trace id exists whether or not spans are exported, so that logs and error bodies can always name one. Attribute
-//! names follow OpenTelemetry's `gen_ai` conventions and are spelled here only.
+//! A trace id exists whether or not spans are exported, so that logs and error bodies can always name one. Spans exist
+//! only where somebody receives them: without an exporter, or in a trace that its sampler left out, a stage costs a
+//! comparison. Attribute names follow OpenTelemetry's `gen_ai` conventions and are spelled here only.
 
 use std::fmt;
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceState};
 use opentelemetry::{Context, trace};
 use tracing::Span;
-use tracing::field::Empty;
+use tracing::field::{Empty, display};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use super::labels::TraceId;
+use crate::config::plan::{Provider, Upstream};
+use crate::error::ApiError;
+
+use super::labels::{CallStatus, TraceId};
+use super::requests::RequestEnd;
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,36 +77,45 @@ pub struct RequestTrace {
     span: Span,
     trace: TraceId,
     flags: u8,
+    /// Whether this process exports the trace's spans.
+    recorded: bool,
+    /// The client's own span.
+    parent: Option<u64>,
     state: Option<String>,
 }
 
 impl RequestTrace {
-    /// Starts the request's span under the client's `traceparent`, or as the root of a new trace. `fresh` is a random
-    /// number for the id of a trace that nobody else names (zero is made one).
-    pub fn begin(traceparent: Option<&str>, tracestate: Option<&str>, fresh: u128) -> RequestTrace {
+    /// Begins under the client's `traceparent`, or as the root of a new trace; `export`: whether spans are received by
+    /// anybody. `fresh` is a random number for the id of a trace that nobody else names (zero is made one).
+    pub fn begin(export: bool, traceparent: Option<&str>, tracestate: Option<&str>, fresh: u128) -> RequestTrace {
         let parent = traceparent.and_then(TraceParent::parse);
         let state = tracestate.filter(|text| parent.is_some() && text.len() <= MAX_TRACESTATE).map(str::to_owned);
+        if !export {
+            let trace = parent.map_or(TraceId(fresh.max(1)), |parent| parent.trace);
+            let flags = parent.map_or(0, |parent| parent.flags);
+            let parent = parent.map(|parent| parent.span);
+            return RequestTrace { span: Span::none(), trace, flags, recorded: false, parent, state };
+        }
         let span = tracing::info_span!(
             "request",
             otel.name = Empty,
             otel.kind = "server",
             otel.status_code = Empty,
-            trace_id = Empty,
             request_id = Empty,
             tenant = Empty,
             class = Empty,
             cache = Empty,
+            items = Empty,
+            cached_items = Empty,
             attempts = Empty,
             upstream = Empty,
+            cost = Empty,
             http.route = Empty,
             http.response.status_code = Empty,
             error.type = Empty,
             gen_ai.operation.name = Empty,
             gen_ai.request.model = Empty,
-            gen_ai.response.model = Empty,
             gen_ai.usage.input_tokens = Empty,
-            gen_ai.usage.output_tokens = Empty,
-            gen_ai.embeddings.dimension.count = Empty,
         );
         if let Some(parent) = parent {
             // Refused only when nobody exports spans.
@@ -118,8 +132,13 @@ impl RequestTrace {
             .map(|context| context.trace_flags().to_u8())
             .or(parent.map(|parent| parent.flags))
             .unwrap_or(0);
-        span.record("trace_id", tracing::field::display(trace));
-        RequestTrace { span, trace, flags, state }
+        let recorded = exported.is_some_and(|context| context.is_sampled());
+        RequestTrace { span, trace, flags, recorded, parent: parent.map(|parent| parent.span), state }
+    }
+
+    /// Whether this process exports the trace's spans.
+    pub const fn is_recorded(&self) -> bool {
+        self.recorded
     }
 
     /// The request's span: enter it around synchronous work, instrument futures with it, and record its fields.
@@ -137,38 +156,44 @@ impl RequestTrace {
         if self.flags & 1 == 1 { Some(self.trace) } else { None }
     }
 
-    /// A child span for a stage of the journey.
+    /// A child span for a stage of the journey: it lasts until it is dropped.
     pub fn stage(&self, name: &'static str) -> Span {
+        if !self.recorded {
+            return Span::none();
+        }
         tracing::info_span!(parent: &self.span, "stage", otel.name = name)
     }
 
-    /// A child span for one call to an upstream. `operation` is `embeddings`, `rerank` or `chat`, `provider` the
-    /// upstream's wire format, `model` the model's name there.
-    pub fn upstream_call(&self, operation: &'static str, provider: &'static str, model: &str, upstream: &str) -> Span {
+    /// A child span for one call to an upstream: `operation` is `embeddings`, `rerank` or `chat`, `model` the model's
+    /// name there, `items` how many inputs the call carries.
+    pub fn upstream_call(&self, operation: &'static str, upstream: &Upstream, model: &str, items: usize) -> Span {
+        if !self.recorded {
+            return Span::none();
+        }
         tracing::info_span!(
             parent: &self.span,
             "upstream_call",
             otel.name = %format_args!("{operation} {model}"),
             otel.kind = "client",
             otel.status_code = Empty,
-            upstream,
-            attempt = Empty,
-            items = Empty,
+            upstream = upstream.id.as_str(),
+            items,
             http.response.status_code = Empty,
             error.type = Empty,
             gen_ai.operation.name = operation,
-            gen_ai.provider.name = provider,
+            gen_ai.provider.name = provider_name(upstream.provider),
             gen_ai.request.model = model,
             gen_ai.usage.input_tokens = Empty,
-            gen_ai.usage.output_tokens = Empty,
         )
     }
 
-    /// `traceparent` and `tracestate` for a call made under `span`. `fresh` is a random number for the id of a span
-    /// that nobody exports (zero is made one).
+    /// `traceparent` and `tracestate` for a call made under `span`. Where no span is exported, the client's own goes on
+    /// as it came, so that its trace has no hole where this process is; and `fresh` is a random number for the id of a
+    /// span that nobody knows (zero is made one).
     pub fn outgoing(&self, span: &Span, fresh: u64) -> (String, Option<String>) {
-        let parent = exported(span).map_or(
-            TraceParent { trace: self.trace, span: fresh.max(1), flags: self.flags },
+        let own = if self.recorded { exported(span) } else { None };
+        let parent = own.map_or_else(
+            || TraceParent { trace: self.trace, span: self.parent.unwrap_or(fresh.max(1)), flags: self.flags },
             |context| TraceParent {
                 trace: TraceId(u128::from_be_bytes(context.trace_id().to_bytes())),
                 span: u64::from_be_bytes(context.span_id().to_bytes()),
@@ -176,6 +201,68 @@ impl RequestTrace {
             },
         );
         (parent.to_string(), self.state.clone())
+    }
+
+    /// Writes what is known at the end onto the request's span, which ends when the trace is dropped.
+    pub fn ended(&self, end: &RequestEnd<'_>) {
+        if !self.recorded {
+            return;
+        }
+        let (span, status) = (&self.span, end.error.map_or(200, ApiError::status));
+        span.record("request_id", end.request_id.as_str());
+        span.record("class", end.class.as_str());
+        span.record("http.response.status_code", status);
+        span.record("gen_ai.operation.name", end.operation);
+        if let Some(error) = end.error {
+            span.record("error.type", error.code.row().name);
+            if status >= 500 {
+                span.record("otel.status_code", "ERROR");
+            }
+        }
+        let Some(journey) = &end.journey else {
+            span.record("otel.name", end.operation);
+            return;
+        };
+        span.record("otel.name", display(format_args!("{} {}", end.operation, journey.model)));
+        span.record("tenant", journey.tenant.as_str());
+        span.record("cache", journey.cache.as_str());
+        span.record("items", journey.items);
+        span.record("cached_items", journey.cached_items);
+        span.record("attempts", journey.attempts);
+        span.record("cost", display(journey.cost));
+        span.record("gen_ai.request.model", journey.model.as_str());
+        span.record("gen_ai.usage.input_tokens", journey.tokens);
+        if let Some(upstream) = journey.upstream {
+            span.record("upstream", upstream.as_str());
+        }
+    }
+}
+
+/// Writes how a call ended onto its span; `tokens` as the provider billed them.
+pub fn call_ended(span: &Span, status: CallStatus, tokens: Option<u64>) {
+    if span.is_none() {
+        return;
+    }
+    if let CallStatus::Http(code) = status {
+        span.record("http.response.status_code", code);
+    }
+    if status != CallStatus::Http(200) {
+        span.record("error.type", status.as_str());
+        // A call that another one outran, or that nobody waited for any more, is no failure of its upstream.
+        if !matches!(status, CallStatus::Outrun | CallStatus::Cancelled) {
+            span.record("otel.status_code", "ERROR");
+        }
+    }
+    if let Some(tokens) = tokens {
+        span.record("gen_ai.usage.input_tokens", tokens);
+    }
+}
+
+/// A provider's name in the `gen_ai` conventions, which know some by longer names than the configuration.
+pub const fn provider_name(provider: Provider) -> &'static str {
+    match provider {
+        Provider::Azure => "azure.ai.openai",
+        other => other.as_str(),
     }
 }
 
@@ -224,18 +311,19 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exporter_the_clients_trace_goes_through() {
-        let trace = RequestTrace::begin(Some(CLIENT), Some("vendor=1"), 5);
+    fn without_an_exporter_the_clients_trace_goes_through_as_it_came() {
+        let trace = RequestTrace::begin(false, Some(CLIENT), Some("vendor=1"), 5);
         assert_eq!(trace.id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         let (traceparent, tracestate) = trace.outgoing(trace.span(), 0xf);
-        assert_eq!(traceparent, "00-0af7651916cd43dd8448eb211c80319c-000000000000000f-01");
+        assert_eq!(traceparent, CLIENT);
+        assert!(trace.stage("cache").is_none() && !trace.is_recorded());
         assert_eq!(tracestate.as_deref(), Some("vendor=1"));
         assert_eq!(trace.exemplar(), Some(trace.id()));
     }
 
     #[test]
     fn a_request_without_a_trace_gets_one() {
-        let trace = RequestTrace::begin(Some("nonsense"), Some("vendor=1"), 0xabc);
+        let trace = RequestTrace::begin(false, Some("nonsense"), Some("vendor=1"), 0xabc);
         assert_eq!(trace.id(), TraceId(0xabc));
         let (traceparent, tracestate) = trace.outgoing(trace.span(), 0);
         assert_eq!(traceparent, format!("00-{:032x}-{:016x}-00", 0xabc, 1));
@@ -247,9 +335,9 @@ mod tests {
         let provider = SdkTracerProvider::builder().build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            let trace = RequestTrace::begin(Some(CLIENT), None, 5);
+            let trace = RequestTrace::begin(true, Some(CLIENT), None, 5);
             assert_eq!(trace.id().to_string(), "0af7651916cd43dd8448eb211c80319c");
-            let call = trace.upstream_call("embeddings", "openai", "text-embedding-3-small", "u1");
+            let call = trace.stage("call");
             let (own, _) = trace.outgoing(trace.span(), 9);
             let (calls, _) = trace.outgoing(&call, 9);
             let (own, calls) = (TraceParent::parse(&own), TraceParent::parse(&calls));
@@ -257,7 +345,7 @@ mod tests {
             assert_eq!((own.trace, calls.trace), (trace.id(), trace.id()));
             assert!(own.span != calls.span && own.span != 9 && calls.span != 0xb7ad_6b71_6920_3331);
             assert_eq!(calls.flags, 1);
-            let root = RequestTrace::begin(None, None, 5);
+            let root = RequestTrace::begin(true, None, None, 5);
             assert_ne!(root.id(), TraceId(5), "the exporter's own id is the one that can be found again");
         });
     }

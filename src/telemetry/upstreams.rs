@@ -52,8 +52,10 @@ pub(super) struct UpstreamFamilies {
     breaker: Family<ByUpstream, Gauge>,
     bucket: Family<ByUpstreamUnit, FloatGauge>,
     quarantined: Family<ByUpstream, Gauge>,
+    cooldown: Family<ByUpstream, FloatGauge>,
     keys_parked: Family<ByUpstream, Counter<u64, AtomicU64>>,
     usage_odd: Family<ByUpstream, Counter>,
+    hedges: Family<ByUpstream, Counter>,
 }
 
 impl UpstreamFamilies {
@@ -67,8 +69,10 @@ impl UpstreamFamilies {
             breaker: Family::default(),
             bucket: Family::default(),
             quarantined: Family::default(),
+            cooldown: Family::default(),
             keys_parked: Family::default(),
             usage_odd: Family::default(),
+            hedges: Family::default(),
         }
     }
 
@@ -81,8 +85,10 @@ impl UpstreamFamilies {
         names::BREAKER_STATE.register(registry, self.breaker.clone());
         names::BUCKET_AVAILABLE.register(registry, self.bucket.clone());
         names::QUARANTINED.register(registry, self.quarantined.clone());
+        names::COOLDOWN.register(registry, self.cooldown.clone());
         names::KEYS_PARKED.register(registry, self.keys_parked.clone());
         names::USAGE_ODD.register(registry, self.usage_odd.clone());
+        names::HEDGES.register(registry, self.hedges.clone());
     }
 
     fn cells(&self, upstream: &UpstreamId) -> UpstreamCells {
@@ -105,8 +111,10 @@ impl UpstreamFamilies {
                 self.bucket.get_or_create_owned(&label)
             }),
             quarantined: self.quarantined.get_or_create_owned(&label),
+            cooldown: self.cooldown.get_or_create_owned(&label),
             keys_parked: self.keys_parked.get_or_create_owned(&label),
             usage_odd: self.usage_odd.get_or_create_owned(&label),
+            hedges: self.hedges.get_or_create_owned(&label),
         }
     }
 
@@ -116,6 +124,7 @@ impl UpstreamFamilies {
         for family in [&self.in_flight, &self.breaker, &self.quarantined] {
             family.remove(&label);
         }
+        self.cooldown.remove(&label);
         for unit in BucketUnit::ALL {
             self.bucket.remove(&ByUpstreamUnit { upstream: upstream.clone(), unit: *unit });
         }
@@ -137,8 +146,10 @@ pub(super) struct UpstreamCells {
     breaker: Gauge,
     bucket: [FloatGauge; BucketUnit::ALL.len()],
     quarantined: Gauge,
+    cooldown: FloatGauge,
     keys_parked: Counter,
     usage_odd: Counter,
+    hedges: Counter,
 }
 
 impl UpstreamCells {
@@ -178,8 +189,16 @@ impl UpstreamCells {
         self.quarantined.set(i64::from(out));
     }
 
+    pub(super) fn cooldown(&self, left: Duration) {
+        self.cooldown.set(left.as_secs_f64());
+    }
+
     pub(super) fn key_parked(&self) {
         self.keys_parked.inc();
+    }
+
+    pub(super) fn hedged(&self) {
+        self.hedges.inc();
     }
 
     pub(super) fn usage_odd(&self) {

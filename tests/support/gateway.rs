@@ -25,6 +25,7 @@ pub struct Gateway {
     pub url: String,
     /// Where administrators connect, `http://…`.
     pub admin: String,
+    environment: Vec<(String, String)>,
     client: reqwest::Client,
 }
 
@@ -57,18 +58,30 @@ impl Gateway {
     /// Starts a gateway with a configuration of its own, in a folder of its own.
     #[track_caller]
     pub fn start(config: &str) -> Gateway {
+        Self::start_with(config, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    #[track_caller]
+    pub fn start_with(config: &str, environment: &[(&str, &str)]) -> Gateway {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("gateway.toml"), config).expect("the configuration is written");
-        Self::start_in(folder)
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self::launch(folder, environment.collect())
     }
 
     /// Starts a gateway in a folder that another one has left, with its ledger.
     #[track_caller]
     pub fn start_in(folder: TempDir) -> Gateway {
+        Self::launch(folder, Vec::new())
+    }
+
+    #[track_caller]
+    fn launch(folder: TempDir, environment: Vec<(String, String)>) -> Gateway {
         // The client library is built without a TLS provider; loopback needs none, but it insists.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let (child, url, admin) = spawn(folder.path());
-        Gateway { child, folder, url, admin, client: reqwest::Client::new() }
+        let (child, url, admin) = spawn(folder.path(), &environment);
+        Gateway { child, folder, url, admin, environment, client: reqwest::Client::new() }
     }
 
     /// The folder of the process: `gateway.toml`, `data`, `log`.
@@ -91,14 +104,31 @@ impl Gateway {
     pub fn crash_and_restart(&mut self) {
         self.child.kill().expect("our own child");
         self.child.wait().expect("our own child");
-        let (child, url, admin) = spawn(self.folder.path());
+        let (child, url, admin) = spawn(self.folder.path(), &self.environment);
         (self.child, self.url, self.admin) = (child, url, admin);
     }
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.signal("-TERM");
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Starts another one in the same folder after this one has ended.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.wait();
+        let (child, url, admin) = spawn(self.folder.path(), &[]);
+        (self.child, self.url, self.admin) = (child, url, admin);
     }
 
     /// Waits for its end.
@@ -116,7 +146,10 @@ impl Gateway {
 
     /// A POST with a key; headers as (name, value).
     pub async fn post(&self, path: &str, key: &str, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Answer {
-        let mut request = self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        let mut request = self.client.post(format!("{}{path}", self.url));
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            request = request.header("content-type", "application/json");
+        }
         if !key.is_empty() {
             request = request.bearer_auth(key);
         }
@@ -124,6 +157,15 @@ impl Gateway {
             request = request.header(*name, *value);
         }
         Answer::of(request.body(body.into()).send().await.expect("the gateway answers")).await
+    }
+
+    /// A GET with a key.
+    pub async fn get(&self, path: &str, key: &str) -> Answer {
+        let mut request = self.client.get(format!("{}{path}", self.url));
+        if !key.is_empty() {
+            request = request.bearer_auth(key);
+        }
+        Answer::of(request.send().await.expect("the gateway answers")).await
     }
 
     /// `POST /v1/embeddings` by tenant `t1`, model `emb-a`.
@@ -146,6 +188,24 @@ impl Gateway {
     pub async fn admin_post(&self, path: &str, body: Value) -> Answer {
         let request = self.client.post(format!("{}{path}", self.admin)).json(&body);
         Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Any call on the admin side, with a bearer token unless it is empty.
+    pub async fn admin(&self, method: &str, path: &str, token: &str, body: Option<Value>) -> Answer {
+        let method = method.parse::<reqwest::Method>().expect("a method");
+        let mut request = self.client.request(method, format!("{}{path}", self.admin));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Replaces its configuration file, in force after the next reload.
+    pub fn configure(&self, config: &str) {
+        std::fs::write(self.folder.path().join("gateway.toml"), config).expect("the configuration is written");
     }
 
     /// The value of one series on `/metrics`, the labels as written there; 0 if it is absent.
@@ -197,11 +257,12 @@ pub fn binary() -> PathBuf {
 }
 
 #[track_caller]
-fn spawn(folder: &Path) -> (Child, String, String) {
+fn spawn(folder: &Path, environment: &[(String, String)]) -> (Child, String, String) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log file");
     let mut child = Command::new(binary())
         .args(["serve", "--config", "gateway.toml"])
         .current_dir(folder)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()

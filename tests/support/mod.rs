@@ -1,8 +1,11 @@
 //! A gateway as a real process with a configuration of its own, and clients that speak to it.
 
 pub mod gateway;
+pub mod raw;
+pub mod redis;
 
-pub use gateway::{Gateway, embedding_config};
+pub use gateway::{Gateway, KEY, embedding_config};
+pub use raw::Raw;
 
 use serde_json::Value;
 

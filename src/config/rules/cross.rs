@@ -4,7 +4,7 @@ use super::models::ModelEntry;
 use super::upstreams::UpstreamEntry;
 use crate::config::builtin::{DEMO_KEY, DEMO_KEY_SHA256};
 use crate::config::fields::Fields;
-use crate::config::plan::{CacheBackend, Case, Model, ModelKind, Normalization, Plan, Prices};
+use crate::config::plan::{CacheBackend, Case, Model, ModelKind, Normalization, Plan, Prices, TenantSource};
 use crate::config::problem::{Path, Report};
 use crate::config::secret::Secret;
 
@@ -12,16 +12,17 @@ pub(super) fn check(
     plan: &Plan,
     models: &[ModelEntry],
     upstreams: &[UpstreamEntry],
+    tenants: &[Fields],
     server: &Fields,
     report: &mut Report,
 ) {
     for entry in models {
-        check_price(entry, upstreams, plan, report);
+        check_price(entry, upstreams, plan, tenants, report);
         check_served(entry, plan, report);
     }
     check_case(plan, report);
     check_split_spaces(plan, upstreams, report);
-    check_demo_key(plan, server, report);
+    check_demo_key(plan, tenants, server, report);
     if plan.tenants.is_empty() {
         report.warning(&Path::section("tenants"), "there is none: nobody can call until one is added");
     }
@@ -37,10 +38,16 @@ fn is_priced(kind: ModelKind, prices: &Prices) -> bool {
 }
 
 /// A budget means nothing for a model whose calls cost an unknown amount.
-fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, report: &mut Report) {
+fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, tenants: &[Fields], report: &mut Report) {
     let ModelEntry { model, fields } = entry;
-    let bound = plan.tenants.iter().find(|tenant| tenant.budget.is_some() && tenant.may_use(&model.name));
-    let Some(tenant) = bound.map(|tenant| &tenant.id) else { return };
+    let bound = |from: TenantSource| {
+        let tenants = plan.tenants.iter().zip(tenants);
+        tenants
+            .filter(move |(tenant, _)| tenant.source == from && tenant.budget.is_some() && tenant.may_use(&model.name))
+    };
+    if bound(TenantSource::File).chain(bound(TenantSource::Admin)).next().is_none() {
+        return;
+    }
     let (key, also) = match model.kind {
         ModelKind::Embedding => ("price_usd_per_million_tokens", ""),
         ModelKind::Rerank => ("price_usd_per_thousand_searches", " or price_usd_per_million_tokens"),
@@ -59,8 +66,15 @@ fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, rep
         return;
     }
     let where_to = if unpriced.is_empty() { String::new() } else { format!(" at {}", unpriced.join(", ")) };
-    let what = format!("no price{where_to}, but the tenant \"{tenant}\" may use it on a budget");
-    fields.problem(report, key, what, right);
+    if let Some((tenant, _)) = bound(TenantSource::File).next() {
+        let what = format!("no price{where_to}, but the tenant \"{}\" may use it on a budget", tenant.id);
+        fields.problem(report, key, what, right);
+    }
+    // Whoever makes a tenant on the admin side can change the tenant, not the model.
+    for (_, given) in bound(TenantSource::Admin) {
+        let what = format!("the model \"{}\" has no price{where_to}, so a budget means nothing for it", model.name);
+        given.problem(report, "models", what, "list the models that the tenant may use, all of them with a price");
+    }
 }
 
 fn answers(plan: &Plan, model: &Model, other: &str) -> bool {
@@ -136,10 +150,17 @@ fn is_demo_key(sha256: &[u8; 32]) -> bool {
 }
 
 /// The demo key is public: it must not open anything to other machines.
-fn check_demo_key(plan: &Plan, server: &Fields, report: &mut Report) {
-    let holder = plan.tenants.iter().find(|tenant| tenant.keys.iter().any(|key| is_demo_key(&key.sha256)));
-    let Some(holder) = holder else { return };
-    if !plan.server.listen.ip().is_loopback() {
+fn check_demo_key(plan: &Plan, tenants: &[Fields], server: &Fields, report: &mut Report) {
+    if plan.server.listen.ip().is_loopback() {
+        return;
+    }
+    let holders = plan.tenants.iter().zip(tenants);
+    for (holder, fields) in holders.filter(|(tenant, _)| tenant.keys.iter().any(|key| is_demo_key(&key.sha256))) {
+        if holder.source == TenantSource::Admin {
+            let right = "have the gateway make one";
+            fields.problem(report, "key_sha256", "is the public demo key, and other machines can reach us", right);
+            continue;
+        }
         let what = format!(
             "{} can be reached from other machines, but the tenant \"{}\" has the public demo key",
             plan.server.listen, holder.id

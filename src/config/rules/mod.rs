@@ -5,12 +5,14 @@
 //! away when the report holds a problem.
 
 mod cross;
+mod fixed;
 mod models;
 mod sections;
 mod tenants;
 mod upstreams;
 
 pub(crate) use cross::check_memory;
+pub(crate) use fixed::check as check_fixed;
 
 use super::environment::Environment;
 use super::fields::Fields;
@@ -34,7 +36,8 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
     let models = models::build(&entries(tree, "models"), &money, report);
     let upstreams = upstreams::build(&entries(tree, "upstreams"), &models, &money, &breaker, environment, report);
     let collections = tenants::collections(&entries(tree, "collections"), &models, report);
-    let tenants = tenants::build(&entries(tree, "tenants"), &models, &collections, report);
+    let tenant_fields = entries(tree, "tenants");
+    let tenants = tenants::build(&tenant_fields, &models, &collections, report);
 
     let mut plan = Plan {
         server,
@@ -52,7 +55,7 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
         demo_key: None,
         version,
     };
-    cross::check(&plan, &models, &upstreams, &section(tree, "server"), report);
+    cross::check(&plan, &models, &upstreams, &tenant_fields, &section(tree, "server"), report);
     plan.demo_key = cross::demo_key(&plan);
     plan
 }

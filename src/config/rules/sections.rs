@@ -143,6 +143,7 @@ pub(super) fn store(fields: &Fields, environment: &Environment, report: &mut Rep
         durability: if fields.text("durability") == "power" { Durability::Power } else { Durability::Process },
         redis_url: redis_url(fields, environment, report),
         redis_timeout: fields.millis("redis_timeout_ms"),
+        redis_lease: fields.seconds("redis_lease_s"),
     }
 }
 
@@ -260,13 +261,17 @@ pub(super) fn retry(fields: &Fields, report: &mut Report) -> Retry {
 }
 
 pub(super) fn slo(fields: &Fields, report: &mut Report) -> Slo {
-    if fields.number("interactive_p99_ms") < fields.number("interactive_p95_ms") {
-        let right = "expected at least slo.interactive_p95_ms";
-        fields.problem(report, "interactive_p99_ms", "less than slo.interactive_p95_ms", right);
+    for (p95, p99) in [("interactive_p95_ms", "interactive_p99_ms"), ("rerank_p95_ms", "rerank_p99_ms")] {
+        if fields.number(p99) < fields.number(p95) {
+            let right = format!("expected at least slo.{p95}");
+            fields.problem(report, p99, format!("less than slo.{p95}"), right);
+        }
     }
     Slo {
         window: fields.seconds("window_s"),
         interactive_p95: fields.millis("interactive_p95_ms"),
         interactive_p99: fields.millis("interactive_p99_ms"),
+        rerank_p95: fields.millis("rerank_p95_ms"),
+        rerank_p99: fields.millis("rerank_p99_ms"),
     }
 }

@@ -1,11 +1,13 @@
 //! `[[tenants]]` and `[[collections]]`.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::models::{ModelEntry, find, unknown_model_hint};
 use crate::config::fields::Fields;
-use crate::config::plan::{BudgetPeriod, Collection, KeyHash, ModelKind, Stage, Tenant};
+use crate::config::plan::{BudgetPeriod, Collection, KeyHash, ModelKind, Stage, Tenant, TenantSource};
 use crate::config::problem::Report;
+use crate::config::tree::Origin;
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::pure::class::TrafficClass;
 
@@ -15,17 +17,19 @@ pub(super) fn build(
     collections: &[Collection],
     report: &mut Report,
 ) -> Vec<Arc<Tenant>> {
-    let mut tenants: Vec<Arc<Tenant>> = Vec::new();
+    let mut tenants: Vec<Arc<Tenant>> = Vec::with_capacity(entries.len());
+    let mut ids: HashSet<&str> = HashSet::with_capacity(entries.len());
+    let mut owners: HashMap<[u8; 32], TenantId> = HashMap::new();
     for fields in entries {
         let id = fields.text("id");
-        if !id.is_empty() && tenants.iter().any(|other| other.id.as_str() == id) {
+        if !ids.insert(id) && !id.is_empty() {
             fields.problem(report, "id", format!("the tenant \"{id}\" is there twice"), "give it another id");
         }
         if id.contains(['/', '?', '#', '%']) {
             let right = "it stands in paths of the admin side: avoid / ? # %";
             fields.problem(report, "id", format!("\"{id}\" is not usable as a tenant's id"), right);
         }
-        let keys = keys(fields, &tenants, report);
+        let keys = keys(fields, &mut owners, report);
         let budget = fields.opt_text("budget").and_then(|text| text.parse().ok());
         let budget_period = match fields.text("budget_period") {
             "day" => BudgetPeriod::Day,
@@ -46,16 +50,18 @@ pub(super) fn build(
             class: TrafficClass::parse(fields.text("class")),
             models: allowed_models(fields, models, collections, report),
             serve_cached_when_exhausted: fields.flag("serve_cached_when_exhausted"),
+            source: if fields.at == Origin::Given { TenantSource::Admin } else { TenantSource::File },
         }));
     }
     tenants
 }
 
-fn keys(fields: &Fields, others: &[Arc<Tenant>], report: &mut Report) -> Vec<KeyHash> {
+fn keys(fields: &Fields, owners: &mut HashMap<[u8; 32], TenantId>, report: &mut Report) -> Vec<KeyHash> {
     let mut keys: Vec<KeyHash> = Vec::new();
     let path = fields.path.key("key_sha256");
     let listed = fields.texts("key_sha256");
-    if listed.is_empty() {
+    // A tenant made on the admin side gets its keys there.
+    if listed.is_empty() && fields.at != Origin::Given {
         fields.warning(report, "key_sha256", "no key: nobody can use this tenant until one is added");
     }
     for (text, at) in listed {
@@ -67,12 +73,13 @@ fn keys(fields: &Fields, others: &[Arc<Tenant>], report: &mut Report) -> Vec<Key
             continue;
         }
         let fingerprint = hex::encode(&sha256[..8]);
-        let owner = others.iter().find(|other| other.keys.iter().any(|key| key.sha256 == sha256));
-        if let Some(owner) = owner {
-            let what = format!("the key {fingerprint} belongs to \"{}\" already", owner.id);
-            report.problem(&at, &path, what, "a key names one tenant");
-        } else if keys.iter().any(|key| key.sha256 == sha256) {
+        if keys.iter().any(|key| key.sha256 == sha256) {
             report.problem(&at, &path, format!("the key {fingerprint} is there twice"), "remove one");
+        } else if let Some(owner) = owners.get(&sha256) {
+            let what = format!("the key {fingerprint} belongs to \"{owner}\" already");
+            report.problem(&at, &path, what, "a key names one tenant");
+        } else {
+            owners.insert(sha256, TenantId::from(fields.text("id")));
         }
         keys.push(KeyHash { sha256, fingerprint: KeyFingerprint::from(fingerprint) });
     }

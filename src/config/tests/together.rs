@@ -57,6 +57,7 @@ fn widths_must_be_possible() {
         &with("dimensions = 8\nmatryoshka = [4, 16]"),
         &[&(place(4, "matryoshka") + "16 is wider than the model's 8 dimensions; a vector can only be cut: at most 8")],
     );
+    check(&with("dimensions = 8\nmatryoshka = [4, 8, 16]"), &[]);
     check(
         &with("dimensions = 8\nmatryoshka = { min = 6, max = 2 }"),
         &[&(place(4, "matryoshka") + "min 6 is more than max 2; swap them")],
@@ -107,11 +108,8 @@ fn an_upstream_serves_only_what_its_provider_can() {
         &valid_and(
             "[[models]]\nname = \"r\"\nkind = \"rerank\"\n[[upstreams]]\nid = \"o\"\nprovider = \"openai\"\nserves = [{ model = \"r\" }]\n",
         ),
-        &[
-            "t.toml:15: models[1].kind (r): rerank and chat models are not available yet",
-            "t.toml:19: upstreams[1].serves[0].model (o): openai serves no rerank models such as \"r\"; serve it from \
-             another provider, or correct its `kind`",
-        ],
+        &["t.toml:19: upstreams[1].serves[0].model (o): openai serves no rerank models such as \"r\"; serve it from \
+             another provider, or correct its `kind`"],
     );
 }
 
@@ -213,7 +211,6 @@ fn shares_and_pairs_of_keys_agree() {
             "t.toml:18: retry.cap_ms: less than retry.base_ms; expected at least retry.base_ms",
             "t.toml:20: slo.interactive_p99_ms: less than slo.interactive_p95_ms; expected at least \
              slo.interactive_p95_ms",
-            "t.toml:22: store.ledger: the shared ledger in Redis is not available yet",
             "t.toml:22: store.ledger: \"redis\" needs store.redis_url; set it to redis://host:6379",
         ],
     );

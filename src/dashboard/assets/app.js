@@ -51,12 +51,9 @@ function buildPage() {
 function drawCharts() {
   if (!state.snapshot) return;
   const { slo, at_ms } = state.snapshot;
-  const lines = state.class === "interactive-search"
-    ? [
-        { at: slo.p95_line_ms, series: "p95" },
-        { at: slo.p99_line_ms, series: "p99" },
-      ]
-    : [];
+  const lines = slo.objectives
+    .filter((objective) => objective.class === state.class)
+    .map((objective) => ({ at: objective.line_ms, series: objective.name.split("_").pop() }));
   const keys = lines.map(({ at, series }) => `${series} line ${line(at)}`);
   const caption = byId("line-keys");
   if (caption.textContent !== keys.join("")) {

@@ -153,13 +153,12 @@ const LIMITS = { "5m": 14.4, "30m": 6, "1h": 14.4, "6h": 6 };
 const URGENCY = { calm: ["Within budget", "good"], slow: ["Burning: look today", "warn"], fast: ["Burning fast: look now", "bad"] };
 
 export function showObjectives(snapshot) {
-  const lines = { interactive_p95: snapshot.slo.p95_line_ms, interactive_p99: snapshot.slo.p99_line_ms };
   fill(document.getElementById("slo-table"), snapshot.slo.objectives.map((objective) => {
     const spent = objective.urgency === "calm" && objective.budget_remaining <= 0;
     const [word, state] = spent ? ["Overspent", "warn"] : URGENCY[objective.urgency];
     const share = 1 - objective.allowed_bad;
     return [
-      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of queries within ${line(lines[objective.name])}`,
+      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of ${objective.class === "rerank" ? "reranks" : "queries"} within ${line(objective.line_ms)}`,
       { text: word, state, numeric: false },
       { text: percent(objective.budget_remaining), state: objective.budget_remaining <= 0 ? "bad" : "", numeric: true },
       ...objective.burn.map((b) => ({ text: burn(b.rate), state: b.rate > LIMITS[b.window] ? "bad" : "", numeric: true })),

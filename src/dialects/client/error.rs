@@ -7,18 +7,30 @@ use bytes::Bytes;
 use crate::dialects::ClientDialect;
 use crate::dialects::json::ObjectWriter;
 use crate::error::{ApiError, Code};
+use crate::telemetry::labels::TraceId;
 
 /// The content type of every error.
 const JSON: &str = "application/json";
 
+/// By what names the gateway's own logs and traces know the request.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ErrorIds<'a> {
+    /// Its id.
+    pub request: Option<&'a str>,
+    /// Its trace; written where the dialect's error has room beside the request's id.
+    pub trace: Option<TraceId>,
+}
+
 /// The body of `error` for a client of `dialect`, and its content type.
-pub fn render_error(dialect: ClientDialect, error: &ApiError, request_id: Option<&str>) -> (&'static str, Bytes) {
+pub fn render_error(dialect: ClientDialect, error: &ApiError, ids: ErrorIds<'_>) -> (&'static str, Bytes) {
+    let request_id = ids.request;
     let mut object = ObjectWriter::with_capacity(256 + error.message.len());
     match dialect {
         ClientDialect::OpenAi => {
             let inner = openai(error);
             object.raw("error", &inner);
             with_id(&mut object, "request_id", request_id);
+            with_trace(&mut object, ids.trace);
         }
         ClientDialect::Azure => object.raw("error", &azure(error)),
         ClientDialect::CohereV1 | ClientDialect::CohereV2 => {
@@ -53,6 +65,7 @@ pub fn render_error(dialect: ClientDialect, error: &ApiError, request_id: Option
             object.string("type", "error");
             object.raw("error", &inner.finish());
             with_id(&mut object, "request_id", request_id);
+            with_trace(&mut object, ids.trace);
         }
     }
     (JSON, Bytes::from(object.finish()))
@@ -71,6 +84,12 @@ pub fn status(dialect: ClientDialect, error: &ApiError) -> u16 {
 fn with_id(object: &mut ObjectWriter, key: &str, request_id: Option<&str>) {
     if let Some(id) = request_id {
         object.string(key, id);
+    }
+}
+
+fn with_trace(object: &mut ObjectWriter, trace: Option<TraceId>) {
+    if let Some(id) = trace {
+        object.string("trace_id", &id.to_string());
     }
 }
 
@@ -144,7 +163,7 @@ mod tests {
 
     #[track_caller]
     fn check(dialect: ClientDialect, error: &ApiError, body: &str) {
-        let (content_type, made) = render_error(dialect, error, Some("r1"));
+        let (content_type, made) = render_error(dialect, error, ErrorIds { request: Some("r1"), trace: None });
         assert_eq!(content_type, "application/json");
         assert_eq!(std::str::from_utf8(&made).expect("UTF-8"), body);
         serde_json::from_slice::<serde_json::Value>(&made).expect("valid JSON");
@@ -177,10 +196,20 @@ mod tests {
     }
 
     #[test]
+    fn the_trace_is_named_where_there_is_room() {
+        let ids = ErrorIds { request: Some("r1"), trace: Some(TraceId(10)) };
+        for dialect in [ClientDialect::OpenAi, ClientDialect::Anthropic] {
+            let (_, body) = render_error(dialect, &ApiError::new(Code::QueueFull, "full"), ids);
+            let body: serde_json::Value = serde_json::from_slice(&body).expect("valid JSON");
+            assert_eq!(body["trace_id"], "0000000000000000000000000000000a");
+        }
+    }
+
+    #[test]
     fn the_field_and_the_providers_own_code_are_kept() {
         let mut error = ApiError::new(Code::UpstreamError, "too long").param("input");
         error.provider = Some(Box::new(ProviderWord { status: 400, code: Some("context_length".into()), kind: None }));
-        let (_, body) = render_error(ClientDialect::OpenAi, &error, None);
+        let (_, body) = render_error(ClientDialect::OpenAi, &error, ErrorIds::default());
         let expected =
             r#"{"error":{"message":"too long","type":"server_error","param":"input","code":"context_length"}}"#;
         assert_eq!(std::str::from_utf8(&body).expect("UTF-8"), expected);
@@ -191,7 +220,7 @@ mod tests {
         let error = ApiError::new(Code::ModelNotFound, "no such model");
         assert_eq!(status(ClientDialect::Voyage, &error), 400);
         assert_eq!(status(ClientDialect::OpenAi, &error), 404);
-        let (_, body) = render_error(ClientDialect::Azure, &error, None);
+        let (_, body) = render_error(ClientDialect::Azure, &error, ErrorIds::default());
         assert!(body.starts_with(br#"{"error":{"code":"DeploymentNotFound""#));
         let route = ApiError::new(Code::RouteNotFound, "no such route");
         assert_eq!(status(ClientDialect::Voyage, &route), 404);

@@ -21,7 +21,7 @@ use crate::config::plan::Provider;
 use crate::edge::scan::{Scan, ScanError, ScanErrorCode, ScanLimits};
 use crate::error::{ApiError, Code};
 
-pub use error::{render_error, status};
+pub use error::{ErrorIds, render_error, status};
 pub use render::{EmbedChunks, RenderEmbed, render_embed};
 pub use rerank::{
     ParsedRerank, RERANK_ITEM_FIELDS, RenderRerank, parse_rerank, render_rerank, rerank_dialect, rerank_scan_limits,

@@ -47,6 +47,7 @@ pub fn decode_error(
     let wait_hint = hints::wait(text);
     let fault = classify(provider, status, &said, wait_hint, headers);
     let limit_hint = if fault == Fault::TooLarge { hints::limit(text) } else { None };
+    let too_long = fault == Fault::Request && hints::one_too_long(&text.to_ascii_lowercase(), said.code.as_deref());
     let message = match &said.message {
         Some(message) => clean(message),
         None => format!("the upstream answered {status} without a text"),
@@ -59,8 +60,26 @@ pub fn decode_error(
         message,
         param: said.param.map(|param| clean(&param)),
         limit_hint,
+        too_long,
         wait_hint,
     }
+}
+
+/// Whether a refusal that names no kind of limit ("limit is 10") is about the number of inputs: it names exactly one
+/// number, as a limit, and the call carried more inputs than that. A guess, so it is only made where the words alone say
+/// nothing; if it is wrong, smaller calls meet the same refusal and their client hears of it.
+pub fn names_fewer_items(error: &ProviderError, items: usize) -> bool {
+    const LIMITS: [&str; 8] = ["limit", "max", "at most", "exceed", "more than", "larger", "greater", "up to"];
+    let text = error.message.to_ascii_lowercase();
+    let mut numbers = text.split(|c: char| !c.is_ascii_alphanumeric()).filter_map(|word| word.parse::<usize>().ok());
+    let only = numbers.next().filter(|_| numbers.next().is_none());
+    let about_one =
+        ["token", "byte", "character", "length", "dimension", "index"].iter().any(|word| text.contains(word));
+    error.fault == Fault::Request
+        && matches!(error.status, 400 | 422)
+        && !about_one
+        && LIMITS.iter().any(|word| text.contains(word))
+        && only.is_some_and(|only| (1..items).contains(&only))
 }
 
 /// One line, keys scrubbed, at most [`MAX_MESSAGE`] characters.
@@ -187,6 +206,8 @@ fn classify(
         // 408, 409 (a busy resource at Jina), 424 (inference failed at TEI) and 499 (the provider thinks that we hung up)
         // say nothing about the request.
         408 | 409 | 424 | 425 | 499 => Fault::Server,
+        // Not in the provider's own form: a proxy's page, or another host than was meant.
+        404 | 405 if !said.structured => Fault::Server,
         404..=498 => Fault::Request,
         _ => Fault::Server,
     }

@@ -20,7 +20,7 @@ use super::{Dtype, EmbedOptions, EmbedRequest, Input, InputType, Truncate, Unsup
 use crate::config::plan::Provider;
 
 pub use decode::{EmbedAnswer, Expect, decode_embed};
-pub use error::decode_error;
+pub use error::{decode_error, names_fewer_items};
 pub use rerank::{decode_rerank, encode_rerank};
 pub use scrub::scrub;
 
@@ -42,6 +42,12 @@ pub fn encode_embed(provider: Provider, request: &EmbedRequest<'_>) -> Result<Wi
             format!("an upstream of provider `{}` takes no embedding requests over the wire", name(provider)),
         )),
     }
+}
+
+/// Whether `provider` takes texts about which nothing else is said.
+pub const fn takes_bare_texts(provider: Provider) -> bool {
+    // Its models make another vector for a query than for a document, so it insists on knowing.
+    !matches!(provider, Provider::Cohere)
 }
 
 /// The provider's name as configuration writes it.

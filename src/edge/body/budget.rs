@@ -13,7 +13,7 @@ const KEPT_FOR_SMALL: u64 = 8;
 /// Bytes of request bodies in memory, all requests together.
 #[derive(Debug)]
 pub struct BodyBudget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
 }
 
@@ -27,7 +27,12 @@ pub struct BodyShare {
 impl BodyBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<BodyBudget> {
-        Arc::new(BodyBudget { limit, used: AtomicU64::new(0) })
+        Arc::new(BodyBudget { limit: AtomicU64::new(limit), used: AtomicU64::new(0) })
+    }
+
+    /// Another limit; what is taken stays taken.
+    pub fn resize(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Bytes in use.
@@ -42,7 +47,8 @@ impl BodyBudget {
 
     /// What a body of `bytes` may bring the whole to.
     fn limit_for(&self, bytes: u64) -> u64 {
-        if bytes <= SMALL { self.limit } else { self.limit - self.limit / KEPT_FOR_SMALL }
+        let limit = self.limit.load(Ordering::Relaxed);
+        if bytes <= SMALL { limit } else { limit - limit / KEPT_FOR_SMALL }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::HttpRequest;
-use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING, UPGRADE};
 use actix_web::web::Payload;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::crowd::Breath;
 use crate::dialects::client;
 use crate::error::{ApiError, Code};
+use crate::lifecycle::{self, Lifecycle};
 
 use super::scan::{Scan, ScanError, ScanLimits, Scanner};
 use coding::{Coding, Decoder};
@@ -51,6 +52,24 @@ pub struct ScannedBody {
     pub share: BodyShare,
 }
 
+impl ScannedBody {
+    /// The same request with another body, or with other members to look into; the share stays that of what was read.
+    ///
+    /// # Errors
+    /// As of a body that is read.
+    pub fn again(
+        self,
+        bytes: Bytes,
+        fields: &'static [&'static str],
+        limits: ScanLimits,
+    ) -> Result<ScannedBody, ApiError> {
+        let mut scanner = Scanner::new(fields, limits);
+        scanner.feed(&bytes).map_err(client::scan_error)?;
+        let scan = scanner.finish().map_err(client::scan_error)?;
+        Ok(ScannedBody { bytes, scan, share: self.share })
+    }
+}
+
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
@@ -60,35 +79,17 @@ pub struct BodyLimits {
     pub idle: Duration,
 }
 
-/// Reads and scans the whole body into memory. `fields` are the top-level members that carry inputs.
+/// Reads and scans the whole body. `fields` are the top-level members that carry inputs. With [`Overflow::Spool`], a body
+/// for which the budget has no room goes to disk, and its inputs are read back when they are needed.
 ///
 /// # Errors
 /// 413 above `max_bytes` (also when only announced), 408 without progress, 415 for a media type or coding that is not
-/// understood, 503 when the budget of all bodies is used up, 400 for what is not acceptable JSON or not in the coding
-/// that it claims.
+/// understood, 503 when the budget of all bodies is used up and the disk is not allowed or has no room either, 400 for
+/// what is not acceptable JSON or not in the coding that it claims.
 ///
 /// # Cancel safety
 /// Dropping the future gives the share of the budget back; the connection is closed by the server.
 pub async fn read(
-    request: &HttpRequest,
-    payload: &mut Payload,
-    fields: &'static [&'static str],
-    scan_limits: ScanLimits,
-    limits: BodyLimits,
-    budget: &Arc<BodyBudget>,
-) -> Result<ScannedBody, ApiError> {
-    read_or_spool(request, payload, (fields, scan_limits), limits, budget, Overflow::Refuse).await
-}
-
-/// The same; with [`Overflow::Spool`], a body for which the budget has no room goes to disk, and its inputs are read
-/// back when they are needed.
-///
-/// # Errors
-/// As of [`read`]; 503 only when the disk has no room either.
-///
-/// # Cancel safety
-/// As of [`read`].
-pub async fn read_or_spool(
     request: &HttpRequest,
     payload: &mut Payload,
     (fields, scan_limits): (&'static [&'static str], ScanLimits),
@@ -105,14 +106,17 @@ pub async fn read_or_spool(
         }
         return Err(too_large(limits.max_bytes));
     }
+    let worker = super::worker(request)?;
     let reading = async {
         let kept = announced.filter(|_| coding.is_none());
         let store = Store::new(kept, budget.share(), overflow).await?;
         let intake = Intake { scanner: Scanner::new(fields, scan_limits), store, length: 0, failed: None, limits };
-        let breath = Breath::new(&super::worker(request)?.crowd);
+        let breath = Breath::new(&worker.crowd);
+        let end = if offers_websocket(request) { announced.unwrap_or(0) } else { u64::MAX };
+        let pieces = Pieces::new(payload, limits.idle, end, &worker.gateway.lifecycle);
         match coding {
-            None => plain(payload, intake, breath).await,
-            Some(coding) => coded(payload, intake, breath, coding).await,
+            None => plain(pieces, intake, breath).await,
+            Some(coding) => coded(pieces, intake, breath, coding).await,
         }
     };
     let read = reading.await;
@@ -162,21 +166,34 @@ struct Pieces<'a> {
     idle: Duration,
     deadline: Instant,
     since: u64,
+    /// Bytes until the body ends, whatever the payload says.
+    left: u64,
+    lifecycle: &'a Lifecycle,
 }
 
-impl Pieces<'_> {
-    fn new(payload: &mut Payload, idle: Duration) -> Pieces<'_> {
-        Pieces { payload, idle, deadline: Instant::now() + idle, since: 0 }
+impl<'a> Pieces<'a> {
+    fn new(payload: &'a mut Payload, idle: Duration, end: u64, lifecycle: &'a Lifecycle) -> Pieces<'a> {
+        Pieces { payload, idle, deadline: Instant::now() + idle, since: 0, left: end, lifecycle }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        match timeout_at(self.deadline, self.payload.next()).await {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let piece = tokio::select! {
+            biased;
+            piece = timeout_at(self.deadline, self.payload.next()) => piece,
+            () = self.lifecycle.cut_off() => return Err(lifecycle::cut_error()),
+        };
+        match piece {
             Err(_elapsed) => Err(body_timeout(self.idle)),
             Ok(None) => Ok(None),
             Ok(Some(Err(error))) => {
                 Err(ApiError::new(Code::InvalidJson, format!("the request body could not be read: {error}")))
             }
-            Ok(Some(Ok(piece))) => {
+            Ok(Some(Ok(mut piece))) => {
+                piece.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+                self.left -= piece.len() as u64;
                 self.since += piece.len() as u64;
                 if self.since >= PROGRESS {
                     self.since = 0;
@@ -188,8 +205,7 @@ impl Pieces<'_> {
     }
 }
 
-async fn plain(payload: &mut Payload, mut intake: Intake, mut breath: Breath) -> Result<ScannedBody, ApiError> {
-    let mut pieces = Pieces::new(payload, intake.limits.idle);
+async fn plain(mut pieces: Pieces<'_>, mut intake: Intake, mut breath: Breath) -> Result<ScannedBody, ApiError> {
     while let Some(piece) = pieces.next().await? {
         intake.take(&piece).await?;
         breath.moved(piece.len()).await;
@@ -198,7 +214,7 @@ async fn plain(payload: &mut Payload, mut intake: Intake, mut breath: Breath) ->
 }
 
 async fn coded(
-    payload: &mut Payload,
+    mut pieces: Pieces<'_>,
     mut intake: Intake,
     mut breath: Breath,
     coding: Coding,
@@ -206,7 +222,6 @@ async fn coded(
     let damaged = || ApiError::new(Code::InvalidJson, format!("the request body is not sound {}", coding.name()));
     let mut decoder = Decoder::new(coding).map_err(|_| over_budget())?;
     let mut output = vec![0; DECODED_PIECE];
-    let mut pieces = Pieces::new(payload, intake.limits.idle);
     let mut sent = 0;
     while let Some(piece) = pieces.next().await? {
         sent += piece.len() as u64;
@@ -228,6 +243,14 @@ async fn coded(
         return Err(damaged());
     }
     intake.finish().await
+}
+
+/// Whether the server library gives a body without an end because the client offers to go on as a WebSocket. Nobody takes
+/// the offer here, so the body ends as announced.
+fn offers_websocket(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    let offered = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    offered.is_some_and(|word| word.eq_ignore_ascii_case("websocket")) && !headers.contains_key(TRANSFER_ENCODING)
 }
 
 fn announced_length(request: &HttpRequest) -> Option<u64> {
@@ -291,7 +314,7 @@ fn over_budget() -> ApiError {
 fn body_timeout(idle: Duration) -> ApiError {
     let message = format!(
         "the request body came too slowly: {PROGRESS} bytes or its end must come within {} s (server.body_timeout_s)",
-        idle.as_secs()
+        idle.as_secs_f64()
     );
     ApiError::new(Code::BodyTimeout, message)
 }

@@ -228,7 +228,7 @@ impl ItemReader {
                     std::mem::swap(&mut one, &mut other);
                 }
                 let at = self.elements();
-                let message = format!("{} mixes {one} and {other} at item {at}", self.field);
+                let message = format!("{0} mixes {one} and {other} at {0}[{at}]", self.field);
                 return Err(ScanError::input(self.field, Some(at), message));
             }
         };

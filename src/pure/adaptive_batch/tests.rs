@@ -78,6 +78,8 @@ fn check_hint(text: &str, expected: Option<(TooMuch, u64)>) {
 #[test]
 fn limits_in_the_words_of_providers() {
     use TooMuch::{Bytes, Items, Tokens};
+    check_hint("500 > 32 items: payload too large", Some((Items, 32)));
+    check_hint("6000000 > 2000000 bytes: payload too large", Some((Bytes, 2_000_000)));
     check_hint("batch size 40 > maximum allowed batch size 32", Some((Items, 32)));
     check_hint("invalid request: 104 texts given, at most 96 allowed", Some((Items, 96)));
     check_hint("Expected an array with maximum length 2048, but got one of length 3000.", Some((Items, 2_048)));

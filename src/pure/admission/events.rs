@@ -36,7 +36,9 @@ impl OutcomeKind {
             | OutcomeKind::Connect
             | OutcomeKind::RequestError
             | OutcomeKind::NotSent => Fate::Returned,
-            OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone => Fate::Kept,
+            OutcomeKind::Timeout | OutcomeKind::Transport | OutcomeKind::ClientGone | OutcomeKind::Outrun { .. } => {
+                Fate::Kept
+            }
         }
     }
 
@@ -49,17 +51,18 @@ impl OutcomeKind {
             OutcomeKind::Connect | OutcomeKind::Transport => breaker::Event::Failure(Failure::Connection),
             // A key's trouble is not the host's: it parks the key instead.
             OutcomeKind::OutOfQuota | OutcomeKind::KeyRejected => breaker::Event::Neutral,
-            OutcomeKind::RequestError | OutcomeKind::NotSent => breaker::Event::Neutral,
+            OutcomeKind::RequestError | OutcomeKind::NotSent | OutcomeKind::Outrun { .. } => breaker::Event::Neutral,
             OutcomeKind::ClientGone => breaker::Event::Abandoned,
         }
     }
 
     /// How reports name it; `None` for what is no error of the upstream.
-    fn error_name(self) -> Option<&'static str> {
+    pub fn error_name(self) -> Option<&'static str> {
         match self {
             OutcomeKind::Success { .. }
             | OutcomeKind::RequestError
             | OutcomeKind::ClientGone
+            | OutcomeKind::Outrun { .. }
             | OutcomeKind::NotSent => None,
             OutcomeKind::RateLimited { .. } => Some("rate_limited"),
             OutcomeKind::OutOfQuota => Some("out_of_quota"),
@@ -129,7 +132,12 @@ impl UpstreamState {
         // A count by the provider is better than any rule, even on an answer that failed.
         match (outcome.kind.fate(), outcome.actual_tokens) {
             (Fate::Charged | Fate::Kept, None) => {}
-            (_, Some(actual)) => self.tokens.correct(tokens, actual, tier, begun, now),
+            (_, Some(actual)) => {
+                self.tokens.correct(tokens, actual, tier, begun, now);
+                if tier == Tier::Batch {
+                    self.token_pace.correct(tokens, actual);
+                }
+            }
             (Fate::Returned, None) => {
                 self.tokens.give_back(tokens, tier, begun);
                 self.requests.give_back(1, tier, begun);
@@ -222,9 +230,26 @@ impl UpstreamState {
         self.quarantined = quarantined;
     }
 
-    /// The gateway is shutting down; there is no way back.
+    /// Its vectors have to be looked at before it is used (again), or have been.
+    pub fn unverified(&mut self, unverified: bool) {
+        self.unverified = unverified;
+    }
+
+    /// Whether the breaker lets everything through.
+    pub fn flows(&self) -> bool {
+        self.breaker.phase() == Phase::Closed
+    }
+
+    /// Whether a call in flight is interactive; `None` for one that is not known.
+    pub fn is_interactive(&self, id: AttemptId) -> Option<bool> {
+        self.attempts.get(&id).map(|attempt| attempt.tier == Tier::Interactive)
+    }
+
+    /// The gateway is shutting down; there is no way back. Batch work that has had no call leaves the queue and finds no
+    /// place in it any more; all else goes on, so that what was accepted finishes.
     pub fn shutdown(&mut self) {
         self.shutting_down = true;
+        self.turn_away = true;
     }
 
     /// An operator opens the breaker; it stays open until one closes it.
@@ -318,6 +343,7 @@ impl UpstreamState {
             cool_down_ms: millis(self.cool_until.since(now)),
             parked: self.parked,
             quarantined: self.quarantined,
+            unverified: self.unverified,
             draining: self.draining,
             last_error: self.last_error.map(|(kind, at)| LastError { kind, ago_ms: millis(now.since(at)) }),
             counters: self.counters,
@@ -328,7 +354,7 @@ impl UpstreamState {
 fn allowance(bucket: &mut TokenBucket, tier: Tier, now: Mono) -> Allowance {
     Allowance {
         limit: bucket.cap(tier, now),
-        remaining: Some(bucket.available(tier, now)).filter(|units| *units != u64::MAX),
+        remaining: Some(bucket.reach(tier, now)).filter(|units| *units != u64::MAX),
         reset: bucket.full_at(now).since(now),
     }
 }

@@ -50,6 +50,7 @@ fn ask(n: u64, class: TrafficClass, tokens: u64) -> Ask {
         tokens,
         items: 1,
         may_queue: true,
+        begun: false,
         deadline: Mono(u64::MAX),
         roll: 0.5,
     }
@@ -147,6 +148,7 @@ fn what_a_call_keeps_depends_on_whether_the_work_was_done() {
     check_fate(OutcomeKind::Timeout, None, 60_000);
     check_fate(OutcomeKind::Transport, None, 60_000);
     check_fate(OutcomeKind::ClientGone, None, 60_000);
+    check_fate(OutcomeKind::Outrun { after: Duration::from_secs(1) }, None, 60_000);
     check_fate(OutcomeKind::Timeout, Some(0), 100_000);
 }
 
@@ -378,12 +380,14 @@ fn a_key_without_credit_is_parked_until_a_human_says_otherwise() {
     finish(&mut state, 1, OutcomeKind::OutOfQuota, at(1));
     finish(&mut state, 2, OutcomeKind::KeyRejected, at(1));
     let poll = state.poll(at(1));
-    assert_eq!(refused_in(&poll), vec![(3, Why::Parked)]);
+    assert_eq!(refused_in(&poll), vec![(3, Why::Parked)], "the last word counts");
     assert_eq!(poll.effects.iter().filter(|effect| matches!(effect, Effect::Parked(_))).count(), 1);
     refused(&mut state, 4, SEARCH, 1, at(3_600_000), Why::Parked, None);
     assert_eq!(state.snapshot(at(2)).breaker, Phase::Closed);
     state.resume();
     granted(&mut state, 5, SEARCH, 1, at(3_600_001));
+    finish(&mut state, 5, OutcomeKind::OutOfQuota, at(3_600_002));
+    refused(&mut state, 6, SEARCH, 1, at(3_600_003), Why::OutOfCredit, None);
 }
 
 #[test]
@@ -395,13 +399,36 @@ fn operators_close_the_door_and_open_it_again() {
     state.quarantine(true);
     refused(&mut state, 1, SEARCH, 1, at(0), Why::Quarantined, None);
     state.quarantine(false);
+    state.unverified(true);
+    refused(&mut state, 1, SEARCH, 1, at(0), Why::Unverified, None);
+    assert!(!state.usable(at(0)));
+    state.unverified(false);
     state.force_open();
     refused(&mut state, 1, SEARCH, 1, at(9_999_999), Why::CircuitOpen, None);
     state.force_close();
     granted(&mut state, 1, SEARCH, 1, at(10_000_000));
+}
+
+#[test]
+fn a_shutdown_turns_away_batch_work_that_only_waits() {
+    let mut state = UpstreamState::new(Policy { max_concurrency: 1, ..policy() });
+    granted(&mut state, 1, BATCH, 1, at(0));
+    assert_eq!(state.ask(ask(2, BATCH, 1), at(0)), Decision::Queued);
+    assert_eq!(state.ask(Ask { begun: true, ..ask(3, BATCH, 1) }, at(0)), Decision::Queued);
     state.shutdown();
     state.resume();
-    refused(&mut state, 2, SEARCH, 1, at(10_000_000), Why::ShuttingDown, None);
+    let turned_away = Err(Refusal { why: Why::ShuttingDown, retry_at: None });
+    assert_eq!(state.poll(at(1)).answers, [(WaiterId(2), turned_away)]);
+    refused(&mut state, 4, BATCH, 1, at(1), Why::ShuttingDown, None);
+    assert_eq!(state.ask(ask(5, SEARCH, 1), at(1)), Decision::Queued, "a query waits a moment, as ever");
+    state.finished(AttemptId(1), Outcome::bare(OutcomeKind::NotSent), at(2));
+    let served: Vec<_> =
+        state.poll(at(2)).answers.into_iter().map(|(waiter, verdict)| (waiter, verdict.is_ok())).collect();
+    assert_eq!(served, [(WaiterId(5), true)]);
+    state.finished(AttemptId(5), Outcome::bare(OutcomeKind::NotSent), at(3));
+    let served: Vec<_> =
+        state.poll(at(3)).answers.into_iter().map(|(waiter, verdict)| (waiter, verdict.is_ok())).collect();
+    assert_eq!(served, [(WaiterId(3), true)], "work that has begun keeps its place");
 }
 
 #[test]

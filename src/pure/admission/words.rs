@@ -29,6 +29,8 @@ pub struct Ask {
     pub items: usize,
     /// Whether it would wait; one that may fail over elsewhere had better not.
     pub may_queue: bool,
+    /// Whether it goes on with work that has had a call: such work is let finish while the gateway shuts down.
+    pub begun: bool,
     /// When its answer is of no use any more.
     pub deadline: Mono,
     /// A fresh random number in 0..1, for probes.
@@ -60,10 +62,14 @@ pub enum Why {
     QueueTimeout,
     /// Enough calls are in flight.
     Concurrency,
-    /// The upstream's key is rejected or has no credit.
+    /// The upstream's key is rejected.
     Parked,
+    /// The upstream's key has no credit left.
+    OutOfCredit,
     /// The upstream's vectors do not match its space.
     Quarantined,
+    /// The upstream is back from an outage, or new, and its vectors have not been looked at yet.
+    Unverified,
     /// An operator is taking the upstream out.
     Draining,
     /// The call alone is more than a whole minute's share.
@@ -132,6 +138,12 @@ pub enum OutcomeKind {
     RequestError,
     /// The client left and the call was given up; whether the provider did the work is not known.
     ClientGone,
+    /// Another upstream's answer to the same work came first and the call was given up; whether the provider did the
+    /// work is not known, and it says nothing about its health.
+    Outrun {
+        /// How long it had been under way.
+        after: Duration,
+    },
     /// The permit was returned without a call.
     NotSent,
 }
@@ -275,6 +287,8 @@ pub struct UpstreamSnapshot {
     pub parked: Option<ParkReason>,
     /// Whether its vectors do not match.
     pub quarantined: bool,
+    /// Whether its vectors have yet to be looked at.
+    pub unverified: bool,
     /// Whether an operator is taking it out.
     pub draining: bool,
     /// The last thing that went wrong.

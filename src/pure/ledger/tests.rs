@@ -17,7 +17,13 @@ fn account(budget: Option<i128>, period: BudgetPeriod) -> Account {
 
 fn ask(id: u64, upper: i128, lower: i128) -> HoldAsk {
     let (now, expires_at) = (Mono::ZERO, Mono::from_millis(1_000));
-    HoldAsk { id: HoldId(id), amount_upper: money(upper), amount_lower: money(lower), now, expires_at }
+    let (amount_upper, amount_likely, amount_lower) = (money(upper), money(upper), money(lower));
+    HoldAsk { id: HoldId(id), amount_upper, amount_likely, amount_lower, now, expires_at }
+}
+
+/// An ask whose bounds are far apart.
+fn vague(id: u64, upper: i128, likely: i128) -> HoldAsk {
+    HoldAsk { amount_likely: money(likely), ..ask(id, upper, 1) }
 }
 
 fn at(text: &str) -> Wall {
@@ -60,7 +66,7 @@ fn an_ask_waits_only_while_settlements_can_still_help() {
     account.settle(HoldId(1), money(59)).expect("open");
     assert_eq!(account.place(ask(2, 41, 41)), Place::Held);
     check(&account, 0, 41, 59);
-    assert!(account.is_exhausted());
+    assert!(account.is_exhausted(), "all that is held will be charged");
 }
 
 #[test]
@@ -73,6 +79,59 @@ fn exact_holds_of_a_budget_for_a_hundred_calls_grant_a_hundred() {
         account.settle(HoldId(id), money(7)).expect("open");
     }
     check(&account, 0, 0, 700);
+}
+
+/// Lets `asks` equal asks come at once, serves the oldest as often as anything settles, and returns how many were held.
+fn serve_all(account: &mut Account, asks: u64, upper: i128, likely: i128, cost: i128) -> u64 {
+    let mut waiting: VecDeque<HoldAsk> = (1..=asks).map(|id| vague(id, upper, likely)).collect();
+    let (mut open, mut served) = (VecDeque::new(), 0);
+    while let Some(front) = waiting.pop_front() {
+        match account.place(front) {
+            Place::Held => {
+                open.push_back(front.id);
+                served += 1;
+            }
+            Place::Wait => {
+                waiting.push_front(front);
+                let id = open.pop_front().expect("only open holds are waited for");
+                account.settle(id, money(cost)).expect("open");
+            }
+            Place::Refused => {}
+        }
+        assert_eq!(account.audit(), Ok(()));
+    }
+    for id in open {
+        account.settle(id, money(cost)).expect("open");
+    }
+    served
+}
+
+#[test]
+fn holds_of_many_times_the_cost_still_grant_a_hundred() {
+    for (upper, likely) in [(7, 7), (20, 7), (300, 7), (300, 60), (5_000, 1), (5_000, 700)] {
+        let mut account = limited(700);
+        assert_eq!(serve_all(&mut account, 200, upper, likely, 7), 100, "upper {upper}, likely {likely}");
+        check(&account, 0, 0, 700);
+        assert_eq!(account.snapshot().written_off, money(0));
+    }
+}
+
+#[test]
+fn the_last_call_takes_what_is_left_only_if_nothing_else_is_under_way_and_it_will_probably_do() {
+    let mut account = limited(100);
+    assert_eq!(account.place(vague(1, 400, 101)), Place::Refused, "will probably not do");
+    assert_eq!(account.place(vague(2, 400, 100)), Place::Held);
+    assert_eq!(account.held_by(HoldId(2)), Some(money(100)));
+    check(&account, 0, 100, 0);
+    assert!(!account.is_exhausted(), "the hold may leave something");
+    assert_eq!(account.place(vague(3, 400, 10)), Place::Wait);
+    account.settle(HoldId(2), money(40)).expect("open");
+    assert_eq!(account.place(vague(4, 601, 61)), Place::Refused, "a tenth of 601 is more than 60");
+    assert_eq!(account.place(vague(5, 600, 61)), Place::Held, "by what calls cost so far");
+    let settled = account.settle(HoldId(5), money(90)).expect("open");
+    assert_eq!((settled.charged, settled.shortfall), (money(60), money(30)));
+    check(&account, 0, 0, 100);
+    assert_eq!(account.place(vague(6, 1, 1)), Place::Refused);
 }
 
 #[test]
@@ -245,7 +304,7 @@ fn a_lowered_budget_leaves_nothing_but_honours_what_is_held() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Place { upper: i128, lower: i128, life: u64 },
+    Place { upper: i128, likely: i128, lower: i128, life: u64 },
     Settle { nth: usize, charge: i128 },
     Release { nth: usize },
     Expire,
@@ -256,7 +315,8 @@ enum Op {
 
 fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        5 => (-5..60_i128, -5..60_i128, 0..6_u64).prop_map(|(upper, lower, life)| Op::Place { upper, lower, life }),
+        5 => (-5..60_i128, -5..60_i128, -5..60_i128, 0..6_u64)
+            .prop_map(|(upper, likely, lower, life)| Op::Place { upper, likely, lower, life }),
         4 => (0..12_usize, -5..90_i128).prop_map(|(nth, charge)| Op::Settle { nth, charge }),
         1 => (0..12_usize).prop_map(|nth| Op::Release { nth }),
         1 => Just(Op::Expire),
@@ -272,7 +332,9 @@ struct Model {
     budget: Option<i128>,
     credits: i128,
     keys: BTreeMap<u8, i128>,
-    holds: Vec<(u64, i128, i128, u64)>,
+    /// Id, held, least, end, asked.
+    holds: Vec<(u64, i128, i128, u64, i128)>,
+    settlements: Vec<(i128, i128)>,
     lapsed: Vec<u64>,
     charges: Vec<i128>,
     written_off: i128,
@@ -283,7 +345,7 @@ impl Model {
         self.charges.iter().sum()
     }
 
-    fn free(&self, per_hold: impl Fn(&(u64, i128, i128, u64)) -> i128) -> i128 {
+    fn free(&self, per_hold: impl Fn(&(u64, i128, i128, u64, i128)) -> i128) -> i128 {
         let Some(budget) = self.budget else { return i128::MAX / 2 };
         (budget + self.credits - self.spent() - self.holds.iter().map(per_hold).sum::<i128>()).max(0)
     }
@@ -294,16 +356,25 @@ impl Model {
         self.lapsed.extend(over);
     }
 
-    fn place(&mut self, id: u64, upper: i128, lower: i128, now: u64, life: u64) -> Place {
-        let (upper, lower) = (upper.max(0), lower.max(0).min(upper.max(0)));
+    fn place(&mut self, id: u64, (upper, likely, lower): (i128, i128, i128), now: u64, life: u64) -> Place {
+        let upper = upper.max(0);
+        let lower = lower.max(0).min(upper);
+        let likely = likely.max(lower).min(upper);
         if self.free(|hold| hold.1) < upper {
             self.lapse(now);
         }
-        if self.free(|hold| hold.1) >= upper {
-            self.holds.push((id, upper, lower, now + life));
+        let free = self.free(|hold| hold.1);
+        let others_hold = self.holds.iter().any(|hold| hold.1 > 0);
+        let newest = &self.settlements[self.settlements.len().saturating_sub(SETTLEMENTS_KEPT)..];
+        let as_before = || !newest.is_empty() && newest.iter().all(|(asked, cost)| upper * cost <= free * asked);
+        if free >= upper {
+            self.holds.push((id, upper, lower, now + life, upper));
             Place::Held
-        } else if self.free(|hold| hold.2) >= upper {
-            Place::Wait
+        } else if others_hold {
+            if self.free(|hold| hold.2) >= lower.max(1) { Place::Wait } else { Place::Refused }
+        } else if free >= lower.max(1) && (free >= likely || as_before()) {
+            self.holds.push((id, free, lower, now + life, upper));
+            Place::Held
         } else {
             Place::Refused
         }
@@ -312,7 +383,11 @@ impl Model {
     fn settle(&mut self, id: u64, charge: i128) -> Option<(i128, i128)> {
         let charge = charge.max(0);
         let held = if let Some(at) = self.holds.iter().position(|hold| hold.0 == id) {
-            self.holds.remove(at).1
+            let (_, held, _, _, asked) = self.holds.remove(at);
+            if asked > 0 {
+                self.settlements.push((asked, charge));
+            }
+            held
         } else {
             let at = self.lapsed.iter().position(|lapsed| *lapsed == id)?;
             self.lapsed.remove(at);
@@ -343,11 +418,13 @@ proptest! {
         for (now, op) in (0_u64..).zip(ops) {
             let spent_before = account.snapshot().spent;
             match op {
-                Op::Place { upper, lower, life } => {
+                Op::Place { upper, likely, lower, life } => {
                     next_id += 1;
                     let (now_at, expires_at) = (Mono(now), Mono(now + life));
-                    let ask = HoldAsk { now: now_at, expires_at, ..ask(next_id, upper, lower) };
-                    prop_assert_eq!(account.place(ask), model.place(next_id, upper, lower, now, life));
+                    let amount_likely = money(likely);
+                    let ask = HoldAsk { amount_likely, now: now_at, expires_at, ..ask(next_id, upper, lower) };
+                    let expected = model.place(next_id, (upper, likely, lower), now, life);
+                    prop_assert_eq!(account.place(ask), expected);
                 }
                 Op::Settle { nth, charge } => {
                     let id = next_id.saturating_sub(nth as u64);

@@ -50,6 +50,8 @@ pub mod support {
             window: Duration::from_secs(300),
             interactive_p95: Duration::from_millis(70),
             interactive_p99: Duration::from_millis(120),
+            rerank_p95: Duration::from_millis(300),
+            rerank_p99: Duration::from_millis(600),
         };
         Metrics::new(&labels(), &slo, &LostSpans::default())
     }

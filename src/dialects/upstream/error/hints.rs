@@ -8,22 +8,31 @@ use std::time::Duration;
 /// Longest wait that a sentence is believed, one week.
 const MAX_WAIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// Words about the length of one input. It is the request's own fault: smaller calls would meet it again.
+const ONE_INPUT: [&str; 11] = [
+    "context length",
+    "context window",
+    "input length",
+    "sequence length",
+    "per input",
+    "each input",
+    "must have less than",
+    "text at index",
+    "example at index",
+    "input is too long",
+    "exceeds context",
+];
+
+/// Whether lower-case `text` or `code` refuses the length of one input.
+pub(super) fn one_too_long(text: &str, code: Option<&str>) -> bool {
+    const CODES: [&str; 3] = ["context_length_exceeded", "string_above_max_length", "too_long"];
+    code.is_some_and(|code| CODES.contains(&code))
+        || text.contains("too long")
+        || ONE_INPUT.iter().any(|words| text.contains(words))
+}
+
 /// Whether lower-case `text` refuses the size of a whole call, not the length of one input.
 pub(super) fn batch_too_large(text: &str) -> bool {
-    // One input's length is the request's own fault: smaller calls would meet it again.
-    const ONE_INPUT: [&str; 11] = [
-        "context length",
-        "context window",
-        "input length",
-        "sequence length",
-        "per input",
-        "each input",
-        "must have less than",
-        "text at index",
-        "example at index",
-        "input is too long",
-        "exceeds context",
-    ];
     const TOO_MUCH: [&str; 14] = [
         "too many",
         "at most",

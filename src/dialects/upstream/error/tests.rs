@@ -248,3 +248,31 @@ proptest! {
         decode_error(Provider::Jina, 422, &|_| None, body.as_bytes());
     }
 }
+
+#[test]
+fn a_lone_number_below_the_number_of_inputs_is_a_limit_of_inputs() {
+    let said = |message: &str| ProviderError {
+        status: 400,
+        fault: Fault::Request,
+        code: None,
+        kind: None,
+        message: message.to_owned(),
+        too_long: false,
+        param: None,
+        limit_hint: None,
+        wait_hint: None,
+    };
+    for (message, items, expected) in [
+        ("limit is 10", 500, true),
+        ("value must not be larger than 10", 11, true),
+        ("limit is 10", 10, false),
+        ("limit is 10", 1, false),
+        ("10", 500, false),
+        ("maximum context length is 10", 500, false),
+        ("dimension may be up to 8", 500, false),
+        ("limit is 10, got 20", 500, false),
+        ("unknown model v3", 500, false),
+    ] {
+        assert_eq!(names_fewer_items(&said(message), items), expected, "{message} with {items}");
+    }
+}

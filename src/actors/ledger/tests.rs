@@ -1,0 +1,122 @@
+//! The shell around the account: who waits, who has left, what lapses, and when a timer is set.
+
+use super::*;
+use crate::config::{self, Environment, Source};
+use crate::pure::budget_period::BudgetPeriod;
+use crate::pure::ledger::Standing;
+use crate::store::testing::{MemoryDisk, TENANT, at, hold};
+use crate::store::writer::Limits;
+
+/// Longest wait for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether a timer is set.
+#[derive(Message)]
+#[rtype(result = "bool")]
+struct TimerIsSet;
+
+impl Handler<TimerIsSet> for LedgerActor {
+    type Result = bool;
+
+    fn handle(&mut self, _: TimerIsSet, _: &mut Self::Context) -> bool {
+        self.tick.is_some()
+    }
+}
+
+fn money(units: i128) -> Money {
+    Money::from_units(units)
+}
+
+fn start(budget: i128) -> (Addr<LedgerActor>, Arc<Journal>) {
+    let source = Source::Text { name: "test".to_owned(), text: String::new() };
+    let plan = config::load(&source, &Environment::from_iter(Vec::<(String, String)>::new())).expect("the default");
+    let (journal, _) = Journal::on(Arc::new(MemoryDisk::default()), Limits::default(), at(0)).expect("opens");
+    let journal = Arc::new(journal);
+    let terms = Terms { budget: Some(money(budget)), period: BudgetPeriod::None };
+    let account = Account::restore(terms, Standing::default());
+    let (board, telemetry) = (Arc::new(Board::default()), Telemetry::start(&plan));
+    let kept = Arc::clone(&journal);
+    let actor = Supervisor::start(move |_| LedgerActor::new(TENANT.into(), account, None, board, kept, telemetry));
+    (actor, journal)
+}
+
+/// An ask for all of a budget of 100 whose cost is hardly known.
+fn ask(id: u64, patience: Duration) -> PlaceHold {
+    let expires_at = clock::mono().plus(PATIENCE);
+    PlaceHold { id: HoldId(id), upper: money(100), likely: money(10), lower: money(1), expires_at, patience, tokens: 1 }
+}
+
+fn resolved(id: u64, charge: Option<i128>) -> HoldResolved {
+    HoldResolved { id: HoldId(id), charge: charge.map(money), tokens: None }
+}
+
+async fn look(actor: &Addr<LedgerActor>) -> AccountSnapshot {
+    actor.send(Observe).await.expect("runs").expect("no fault")
+}
+
+#[actix_web::test]
+async fn a_hold_that_lapses_ends_in_the_journal_and_then_nothing_wakes_the_actor() {
+    let (actor, journal) = start(100);
+    assert!(!actor.send(TimerIsSet).await.expect("runs"), "an idle tenant sets no timer");
+    let short = PlaceHold { expires_at: clock::mono(), ..ask(7, Duration::ZERO) };
+    assert_eq!(actor.send(short).await.expect("runs"), Ok(money(100)));
+    journal.append(&hold(7, 100)).expect("written");
+    assert!(actor.send(TimerIsSet).await.expect("runs"));
+    let lapsed = async {
+        while journal.with_book(|book| book.open_holds().count()) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, lapsed).await.expect("the release is on the record");
+    assert_eq!(look(&actor).await.remaining, Some(money(100)));
+    assert!(!actor.send(TimerIsSet).await.expect("runs"), "nothing is left that time alone could change");
+}
+
+#[actix_web::test]
+async fn whoever_leaves_the_line_gets_nothing_later() {
+    let (actor, _journal) = start(100);
+    assert_eq!(actor.send(ask(1, PATIENCE)).await.expect("runs"), Ok(money(100)));
+    let (second, third) = (actor.send(ask(2, PATIENCE)), actor.send(ask(3, PATIENCE)));
+    let answers = async { futures_util::join!(second, third) };
+    let facts = async {
+        // Messages of one sender arrive in order, and this sender's asks are on their way by now.
+        tokio::task::yield_now().await;
+        actor.send(resolved(2, None)).await.expect("runs");
+        actor.send(resolved(1, Some(30))).await.expect("runs");
+    };
+    let ((second, third), ()) = futures_util::join!(answers, facts);
+    assert_eq!(second.expect("runs"), Err(HoldRefusal::Unavailable));
+    assert_eq!(third.expect("runs"), Ok(money(70)), "all that is left, for the last call");
+    actor.send(resolved(3, Some(20))).await.expect("runs");
+    let account = look(&actor).await;
+    assert_eq!((account.remaining, account.open_holds), (Some(money(50)), 0));
+}
+
+#[actix_web::test]
+async fn an_ask_that_comes_after_its_asker_has_left_holds_nothing() {
+    let (actor, _journal) = start(100);
+    actor.send(resolved(1, None)).await.expect("runs");
+    assert_eq!(actor.send(ask(1, PATIENCE)).await.expect("runs"), Err(HoldRefusal::Unavailable));
+    assert_eq!(look(&actor).await.open_holds, 0);
+    assert_eq!(actor.send(ask(2, PATIENCE)).await.expect("runs"), Ok(money(100)));
+}
+
+#[actix_web::test]
+async fn those_who_wait_outlast_a_fault_and_their_patience_still_ends() {
+    let (actor, _journal) = start(100);
+    assert_eq!(actor.send(ask(1, PATIENCE)).await.expect("runs"), Ok(money(100)));
+    let waits = actor.send(ask(2, PATIENCE));
+    let tires = actor.send(ask(3, Duration::from_millis(50)));
+    let faults = async {
+        tokio::task::yield_now().await;
+        actor.send(Drill).await.expect("survives");
+        actor.send(resolved(3, None)).await.expect("runs");
+    };
+    let (tired, ()) = futures_util::join!(tires, faults);
+    tired.expect("runs").expect_err("refused, or seen to have left");
+    let settles = async { actor.send(resolved(1, Some(30))).await.expect("runs") };
+    let (waited, ()) = futures_util::join!(waits, settles);
+    assert_eq!(waited.expect("runs"), Ok(money(70)));
+    let impatient = actor.send(ask(4, Duration::from_millis(20))).await.expect("runs");
+    assert_eq!(impatient, Err(HoldRefusal::Exhausted), "nothing settled");
+}

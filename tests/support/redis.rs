@@ -1,0 +1,120 @@
+//! A real Redis server of a test's own: on a free port, in a temporary folder, ended when dropped.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longest wait for the server to start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server that keeps nothing on disk.
+pub struct RedisServer {
+    child: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl RedisServer {
+    /// Starts a server.
+    ///
+    /// # Panics
+    /// If there is no `redis-server`: `tests/run` installs it.
+    #[track_caller]
+    pub fn start() -> RedisServer {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // A port that was free a moment ago may be taken by the time the server asks for it.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+            if let Some(child) = spawn(&folder, port) {
+                return RedisServer { child, port, _folder: folder };
+            }
+        }
+        panic!("no redis-server could be started");
+    }
+
+    /// `redis://…`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Stops it without closing anything: it answers nobody until [`RedisServer::wake`].
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn wake(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Kills it and starts an empty one at the same port.
+    #[track_caller]
+    pub fn restart_empty(&mut self) {
+        self.stop();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(child) = spawn(&self._folder, self.port) {
+                self.child = child;
+                return;
+            }
+            assert!(Instant::now() < until, "the server does not start again");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Kills it.
+    pub fn stop(&mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if let Err(error) = self.child.kill().and_then(|()| self.child.wait().map(drop)) {
+            eprintln!("the redis server could not be ended: {error}");
+        }
+    }
+}
+
+/// A server that answers, or `None` if it ended instead.
+fn spawn(folder: &TempDir, port: u16) -> Option<Child> {
+    let mut child = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--dir", folder.path().to_str().expect("a path")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("redis-server does not run ({error}); tests/run installs it"));
+    let until = Instant::now() + PATIENCE;
+    while Instant::now() < until {
+        if child.try_wait().expect("our own child").is_some() {
+            return None;
+        }
+        if ping(port) {
+            return Some(child);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("our own child");
+    None
+}
+
+fn ping(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let mut answer = [0; 7];
+    stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *b"+PONG\r\n"
+}
