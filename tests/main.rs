@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 mod admin;
+mod bodies;
 mod cases;
 mod dialects;
 mod journey;

@@ -71,8 +71,10 @@ pub struct Server {
     pub spool_dir: Option<PathBuf>,
     /// Longest wait for a request's head.
     pub header_timeout: Duration,
-    /// Longest wait without progress in a request's body.
+    /// Longest time in which a request's body must bring 16 KiB more, or its end.
     pub body_timeout: Duration,
+    /// Longest time in which a client takes nothing of its answer.
+    pub write_timeout: Duration,
     /// Longest shutdown.
     pub drain: Duration,
     /// Certificate and key when the client listener speaks TLS.

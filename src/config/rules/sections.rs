@@ -78,6 +78,7 @@ pub(super) fn server(fields: &Fields, environment: &Environment, report: &mut Re
         spool_dir: path(fields, "spool_dir"),
         header_timeout: fields.seconds("header_timeout_s"),
         body_timeout: fields.seconds("body_timeout_s"),
+        write_timeout: fields.seconds("write_timeout_s"),
         drain: fields.seconds("drain_s"),
         tls,
         cors_origins: origins(fields, report),
