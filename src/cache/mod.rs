@@ -15,7 +15,7 @@ use crate::pure::cache_key::CacheKey;
 use crate::pure::time::Mono;
 use crate::vector::Vector;
 
-use crate::store::redis::link::{Link, StoreDown};
+use crate::store::redis::link::Link;
 
 use flight::Flights;
 use memory::MemoryCache;
@@ -164,19 +164,6 @@ impl Cache {
     /// Drops the entries in memory that match; how many there were. [`RemoteCache::clear`] does it in Redis.
     pub fn clear(&self, filter: &CacheFilter) -> usize {
         self.memory.load().as_ref().map_or(0, |memory| memory.clear(filter))
-    }
-
-    /// Drops the entries that match, in memory here and at the other replicas, and in Redis; how many there were here and
-    /// in Redis.
-    ///
-    /// # Errors
-    /// Redis does not answer; memory is cleared even so.
-    pub async fn clear_everywhere(&self, filter: &CacheFilter) -> Result<usize, StoreDown> {
-        let here = self.clear(filter);
-        match &self.remote {
-            Some(remote) => Ok(here + remote.clear(filter).await?),
-            None => Ok(here),
-        }
     }
 
     /// The calls under way of one kind of traffic.

@@ -18,6 +18,7 @@ use crate::ids::UpstreamId;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::room::Seat;
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
@@ -88,6 +89,8 @@ pub struct Tally {
     pub attempts: u32,
     /// Calls whose end has not been seen.
     pub under_way: UnderWay,
+    /// Room for the answer, if it is a large one.
+    pub seat: Seat,
     dwell: Duration,
     first_call: Option<Mono>,
     last_call: Option<Mono>,
@@ -153,6 +156,8 @@ pub struct Finished {
     pub dwell: Duration,
     /// Time at upstreams.
     pub upstream_time: Duration,
+    /// Room for the answer, if it is a large one: kept until it is out.
+    pub seat: Seat,
 }
 
 /// Resolves, records and counts; the only end of a journey.
@@ -198,6 +203,7 @@ pub async fn finish(
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
+        seat: tally.seat,
         call,
     }
 }

@@ -94,6 +94,11 @@ impl Gateway {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it like `kill -9`, and starts another one in the same folder.
     #[track_caller]
     pub fn crash_and_restart(&mut self) {

@@ -686,12 +686,6 @@ impl SharedLedger {
         self.news.lock().insert(tenant.clone());
     }
 
-    /// A reload changed what the configuration says of the tenant's money.
-    pub fn set_terms(&self, account: &SharedAccount, terms: Terms) {
-        *account.terms.lock() = terms;
-        self.has_news(&account.tenant);
-    }
-
     /// Whether the ledger answers.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
