@@ -26,6 +26,7 @@ use crate::config::{self, Environment, GivenTenant, Problem, Problems, Source};
 use crate::edge::body::BodyBudget;
 use crate::lifecycle::Lifecycle;
 use crate::pure::time::Wall;
+use crate::room::Room;
 use crate::runtime::Running;
 use crate::sentinel::{self, Sentinel, Watched};
 use crate::store::journal::Journal;
@@ -34,6 +35,7 @@ use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
 use crate::telemetry::labels::LabelPlan;
+use crate::tls;
 
 pub use audit::{By, Deed};
 pub use reload::{LastReload, Status};
@@ -61,8 +63,14 @@ pub struct Gateway {
     pub telemetry: Arc<Telemetry>,
     /// Bytes of request bodies in memory.
     pub bodies: Arc<BodyBudget>,
+    /// Large answers that are being put together.
+    pub answers: Room,
+    /// Large requests to upstreams that are under way.
+    pub requests: Room,
     /// Whether work is taken.
     pub lifecycle: Arc<Lifecycle>,
+    /// The certificate of the client listener, where it speaks TLS.
+    pub certificate: Option<Arc<tls::Shown>>,
     parts: Parts,
     /// Where the configuration comes from.
     source: Source,
@@ -121,7 +129,8 @@ impl Gateway {
         let levels = Arc::new(LevelBoard::default());
         let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
         let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
-        let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
+        let bytes = plan.server.max_buffered_bytes;
+        let (bodies, answers, requests) = (BodyBudget::new(bytes), Room::new(bytes), Room::new(bytes));
         let (watch, asked) = sentinel::line();
         let shared = redis.as_ref().map(|redis| (redis.ledger.clone(), redis.quota.clone())).unwrap_or_default();
         let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));
@@ -135,6 +144,7 @@ impl Gateway {
         actix_web::rt::spawn(sentinel.run(asked));
         let status = Status::new(misfits);
         Ok(Arc::new(Gateway {
+            certificate: running.plan.server.tls.as_ref().map(tls::Shown::new),
             running: ArcSwap::from_pointee(running),
             router,
             levels,
@@ -144,6 +154,8 @@ impl Gateway {
             cache,
             telemetry,
             bodies,
+            answers,
+            requests,
             lifecycle: Arc::new(Lifecycle::default()),
             parts,
             source,

@@ -30,8 +30,12 @@ pub mod pure;
 
 pub mod backlog;
 pub mod clock;
+pub mod crowd;
 pub mod error;
 pub mod ids;
+pub mod room;
+pub mod spool;
 pub mod telemetry;
+pub mod tls;
 pub mod tokens;
 pub mod vector;

@@ -12,6 +12,7 @@ mod judge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use judge::{Finding, Fingerprint, Judge, Reference};
 
 use crate::actors::upstream::{Board, Command, Order, UpstreamHandle};
 use crate::config::plan::{Model, ModelKind, Plan, Provider, Upstream};
+use crate::crowd::Breath;
 use crate::dialects::upstream::{Expect, decode_embed, decode_error, encode_embed};
 use crate::dialects::wire::Wire;
 use crate::dialects::{Dtype, EmbedOptions, EmbedRequest, Encoding, Input, InputType, Truncate, simulated};
@@ -135,7 +137,7 @@ pub async fn fingerprint(member: &Member) -> Result<Fingerprint, String> {
     let provider = member.upstream.provider;
     let wire_request = encode_embed(provider, &request).map_err(|unsupported| unsupported.message)?;
     let wire = Wire::new(&member.upstream);
-    let answer = match timeout(PATIENCE, wire.call(wire_request, &[])).await {
+    let answer = match timeout(PATIENCE, wire.call(wire_request, &[], Breath::new(&Rc::default()))).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(error.describe().to_owned()),
         Err(_elapsed) => return Err("did not answer in time".to_owned()),

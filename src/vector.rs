@@ -20,6 +20,9 @@ const F32: usize = size_of::<f32>();
 /// Floats that are encoded to base64 at a time: a multiple of three, so that the pieces join without padding.
 const ENCODE_FLOATS: usize = 768;
 
+/// Characters of an element of a unit vector as text, its comma included, rather more than less.
+const LIKELY_NUMBER: usize = 14;
+
 /// Why something is not a usable vector. Elements are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorError {
@@ -147,6 +150,24 @@ impl Vector {
     /// Bytes it keeps in memory, provided that it shares them with nothing bigger.
     pub fn bytes(&self) -> usize {
         self.raw().len()
+    }
+
+    /// Length of what [`Self::write_float`] writes, if that is known before it is written.
+    pub fn text_len(&self) -> Option<usize> {
+        match &self.form {
+            Form::Text(raw) => Some(raw.len()),
+            Form::Floats(_) => None,
+        }
+    }
+
+    /// About the length of what [`Self::write_float`] writes, rather more than less.
+    pub fn likely_text_len(&self) -> usize {
+        self.text_len().unwrap_or(self.width as usize * LIKELY_NUMBER)
+    }
+
+    /// Length of what [`Self::write_base64`] writes.
+    pub fn base64_len(&self) -> usize {
+        (self.width as usize * F32).div_ceil(3) * 4
     }
 
     fn raw(&self) -> &Bytes {

@@ -14,6 +14,7 @@ use crate::actors::router::ServedBatch;
 use crate::cache::Value;
 use crate::clock;
 use crate::config::plan::{Provider, Upstream};
+use crate::crowd::{Breath, Crowd};
 use crate::dialects::cut::UsageRead;
 use crate::dialects::rerank::{Document, RerankAnswer, RerankRequest, search_units};
 use crate::dialects::upstream::{
@@ -29,6 +30,7 @@ use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::requests::RequestEnd;
 use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
@@ -42,11 +44,16 @@ const SERVED_BATCH: usize = 256;
 /// How often small facts are passed on.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// A way to an upstream, and the configuration that it was made for.
+type KnownWire = (Arc<Upstream>, Rc<Wire>);
+
 /// One HTTP worker's own state.
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
-    wires: RefCell<Vec<(Arc<Upstream>, Rc<Wire>)>>,
+    /// Who is being served on this thread.
+    pub crowd: Rc<Crowd>,
+    wires: RefCell<Vec<KnownWire>>,
     served: RefCell<Vec<Fact>>,
 }
 
@@ -99,6 +106,8 @@ pub enum CallError {
     Wire(WireError),
     /// What came cannot be trusted.
     Bad(BadAnswer),
+    /// Nothing was sent: the gateway could not read back what it had put on disk.
+    NotSent,
 }
 
 impl CallError {
@@ -107,6 +116,7 @@ impl CallError {
         match self {
             CallError::Wire(error) => error.describe().to_owned(),
             CallError::Bad(bad) => format!("gave an answer that cannot be used: {}", bad.reason),
+            CallError::NotSent => "was not called".to_owned(),
         }
     }
 }
@@ -144,7 +154,12 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
-        let worker = Rc::new(Worker { gateway, wires: RefCell::new(Vec::new()), served: RefCell::new(Vec::new()) });
+        let worker = Rc::new(Worker {
+            gateway,
+            crowd: Rc::default(),
+            wires: RefCell::new(Vec::new()),
+            served: RefCell::new(Vec::new()),
+        });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
@@ -156,8 +171,15 @@ impl Worker {
         worker
     }
 
+    /// Tells of a request that comes to its end now; how long it took.
+    pub fn tell(&self, end: &RequestEnd) -> Duration {
+        let latency = clock::mono().since(end.started);
+        self.served(self.gateway.telemetry.request_ended(end, latency));
+        latency
+    }
+
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, fact: Fact) {
+    fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
             buffer.push(fact);
@@ -194,17 +216,24 @@ impl Worker {
         wire
     }
 
-    /// One call for the vectors of `inputs`.
-    pub async fn embed(&self, call: &Call, task: &EmbedTask, route: &Route, inputs: &[Input]) -> Exchange {
+    /// One call for the vectors of `inputs`, which are let go once they stand in the request.
+    pub async fn embed(&self, call: &Call, task: &EmbedTask, route: &Route, inputs: Vec<Input>) -> Exchange {
+        let inputs = match Input::load(inputs).await {
+            Ok(inputs) => inputs,
+            Err(error) => {
+                tracing::warn!(%error, "a spooled request body could not be read (server.spool_dir)");
+                return Exchange { reply: Err(CallError::NotSent), rate: RateHeaders::default() };
+            }
+        };
         let plan = &route.upstream.plan;
         let expect = Expect { count: inputs.len(), width: None, dtype: task.options.dtype };
         if plan.provider == Provider::Simulated {
-            let answer = simulate(call, task, inputs).map(Answered::from);
+            let answer = simulate(call, task, &inputs).map(Answered::from);
             return Exchange::local(answer.map_err(|error| BadAnswer { reason: error.to_string() }));
         }
         let request = EmbedRequest {
             remote_model: &route.remote_name,
-            inputs,
+            inputs: &inputs,
             single: task.single,
             width: task.asked_width,
             encoding: task.form.preferred(),
@@ -214,7 +243,9 @@ impl Worker {
         let decode = |headers: &Headers<'_>, body: &Bytes| {
             decode_embed(plan.provider, headers, body, &expect).map(Answered::from)
         };
-        self.exchange(call, plan, encode_embed(plan.provider, &request), &decode).await
+        let encoded = encode_embed(plan.provider, &request);
+        drop(inputs);
+        self.exchange(call, plan, encoded, &decode).await
     }
 
     /// One call for the scores of `documents`. Every score is asked for, however few the client wants: the answer is cut
@@ -249,7 +280,7 @@ impl Worker {
             Ok(request) => request,
             Err(unsupported) => return Exchange::local(Err(BadAnswer { reason: unsupported.message })),
         };
-        match self.wire(plan).call(request, &trace_headers(&call.context.trace)).await {
+        match self.wire(plan).call(request, &trace_headers(&call.context.trace), Breath::new(&self.crowd)).await {
             Ok(answer) => read(plan.provider, &answer, decode),
             Err(error) => Exchange { reply: Err(CallError::Wire(error)), rate: RateHeaders::default() },
         }

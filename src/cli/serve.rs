@@ -53,7 +53,8 @@ async fn gateway(source: Source, text: Source, plan: Plan, telemetry: Arc<Teleme
 fn announce(plan: &Plan, listeners: &Listeners) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", plan.describe())?;
-    writeln!(out, "clients: http://{}", listeners.client_addr)?;
+    let scheme = if plan.server.tls.is_some() { "https" } else { "http" };
+    writeln!(out, "clients: {scheme}://{}", listeners.client_addr)?;
     writeln!(out, "admin:   http://{}", listeners.admin_addr)?;
     if plan.upstreams.iter().any(|upstream| upstream.provider == Provider::Simulated) {
         writeln!(
@@ -67,7 +68,7 @@ fn announce(plan: &Plan, listeners: &Listeners) -> io::Result<()> {
         let key = plan.demo_key.as_ref().map_or("$VECTORGATE_KEY", |key| key.expose());
         writeln!(
             out,
-            "\ntry it:\n  curl -i http://{}/v1/embeddings -H 'Authorization: Bearer {key}' \
+            "\ntry it:\n  curl -i {scheme}://{}/v1/embeddings -H 'Authorization: Bearer {key}' \
              -H 'Content-Type: application/json' \\\n       -d '{{\"model\":\"{}\",\"input\":\"How do I configure \
              mutual TLS?\"}}'",
             listeners.client_addr, model.name

@@ -17,6 +17,7 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
 
 use super::secret::Secret;
+use crate::tls::Certificate;
 
 /// A whole, valid configuration.
 #[derive(Debug)]
@@ -70,12 +71,14 @@ pub struct Server {
     pub spool_dir: Option<PathBuf>,
     /// Longest wait for a request's head.
     pub header_timeout: Duration,
-    /// Longest wait without progress in a request's body.
+    /// Longest time in which a request's body must bring 16 KiB more, or its end.
     pub body_timeout: Duration,
+    /// Longest time in which a client takes nothing of its answer.
+    pub write_timeout: Duration,
     /// Longest shutdown.
     pub drain: Duration,
-    /// Certificate and key files (PEM) when the client listener speaks TLS.
-    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Certificate and key when the client listener speaks TLS.
+    pub tls: Option<Certificate>,
     /// Origins that browsers may call from.
     pub cors_origins: Vec<String>,
 }

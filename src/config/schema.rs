@@ -101,6 +101,7 @@ const SERVER: &[Key] = &[
     is("spool_dir", Type::Text, r#""""#),
     is("header_timeout_s", SECONDS, "10"),
     is("body_timeout_s", SECONDS, "120"),
+    is("write_timeout_s", SECONDS, "30"),
     is("drain_s", Type::Number(0.0, 86_400.0), "30"),
     is("tls_cert", Type::Text, r#""""#),
     is("tls_key", Type::Text, r#""""#),

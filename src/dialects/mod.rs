@@ -14,11 +14,13 @@ pub mod wire;
 #[cfg(test)]
 mod matrix_tests;
 
+use std::io;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use crate::config::plan::Provider;
+use crate::spool::Spooled;
 
 /// Whose words a route speaks. Errors are answered in the dialect of the route entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,14 +130,78 @@ pub enum Input {
     Text(Bytes),
     /// A JSON array of token ids, brackets included.
     Tokens(Bytes),
+    /// One of these, on disk: [`Input::load`] brings it back.
+    Spooled {
+        /// Where it is.
+        place: Spooled,
+        /// Whether it is a list of token ids.
+        tokens: bool,
+    },
 }
 
 impl Input {
-    /// The raw JSON value.
+    /// The raw JSON value. Nothing for one that is on disk: nobody encodes an input without having loaded it.
     pub fn raw(&self) -> &Bytes {
+        static NOTHING: Bytes = Bytes::new();
         match self {
             Input::Text(raw) | Input::Tokens(raw) => raw,
+            Input::Spooled { .. } => &NOTHING,
         }
+    }
+
+    /// Length of the raw JSON value in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Input::Text(raw) | Input::Tokens(raw) => raw.len(),
+            Input::Spooled { place, .. } => place.len(),
+        }
+    }
+
+    /// Whether there is nothing, which no scanner calls an input.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is a list of token ids.
+    pub fn is_tokens(&self) -> bool {
+        matches!(self, Input::Tokens(_) | Input::Spooled { tokens: true, .. })
+    }
+
+    fn loaded(tokens: bool, raw: Bytes) -> Input {
+        if tokens { Input::Tokens(raw) } else { Input::Text(raw) }
+    }
+
+    /// Itself in memory, blocking if it is on disk.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn load_blocking(&self) -> io::Result<Input> {
+        match self {
+            Input::Spooled { place, tokens } => Ok(Input::loaded(*tokens, place.read()?)),
+            here => Ok(here.clone()),
+        }
+    }
+
+    /// All of `inputs` in memory. Those of one request lie in one spool or in none.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn load(inputs: Vec<Input>) -> io::Result<Vec<Input>> {
+        let Some(Input::Spooled { place, .. }) = inputs.first() else { return Ok(inputs) };
+        let spool = place.place().0.clone();
+        let ranges = inputs.iter().map(|input| match input {
+            Input::Spooled { place, .. } => place.place().1.clone(),
+            Input::Text(_) | Input::Tokens(_) => 0..0,
+        });
+        let read = spool.read(ranges.collect()).await?;
+        let loaded = inputs.into_iter().zip(read).map(|(input, raw)| match input {
+            Input::Spooled { tokens, .. } => Input::loaded(tokens, raw),
+            here => here,
+        });
+        Ok(loaded.collect())
     }
 }
 

@@ -53,7 +53,7 @@ fn refuse(field: &str, message: &str, input_kind: bool) -> Unsupported {
 /// # Errors
 /// Names the field it has no word for.
 pub fn takes(inputs: &[Input], options: &EmbedOptions) -> Result<(), Unsupported> {
-    if inputs.iter().any(|input| matches!(input, Input::Tokens(_))) {
+    if inputs.iter().any(Input::is_tokens) {
         let message = "the simulated provider takes texts only, not token ids (with LangChain: \
                        check_embedding_ctx_length=False)";
         return Err(refuse("input", message, true));

@@ -21,6 +21,7 @@ use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
 use crate::config::plan::Upstream;
+use crate::crowd::Breath;
 
 use super::{AuthStyle, WireRequest, auth_style};
 
@@ -116,21 +117,32 @@ impl Wire {
         Wire { client, base_url: upstream.base_url.clone(), credential: credential(upstream), limit: upstream.timeout }
     }
 
-    /// Sends `request` and reads the whole answer within the upstream's `timeout_s`.
+    /// Sends `request` and reads the whole answer within the upstream's `timeout_s`; `breath` is drawn while a large
+    /// one is read.
     ///
     /// # Errors
     /// Every way in which no whole HTTP answer came back. An answer of any status is `Ok`.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection; the upstream may or may not have done the work.
-    pub async fn call(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Answer, WireError> {
-        match timeout(self.limit, self.exchange(request, extra)).await {
+    pub async fn call(
+        &self,
+        request: WireRequest,
+        extra: &[(HeaderName, HeaderValue)],
+        breath: Breath,
+    ) -> Result<Answer, WireError> {
+        match timeout(self.limit, self.exchange(request, extra, breath)).await {
             Ok(answer) => answer,
             Err(_elapsed) => Err(WireError::Timeout),
         }
     }
 
-    async fn exchange(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Answer, WireError> {
+    async fn exchange(
+        &self,
+        request: WireRequest,
+        extra: &[(HeaderName, HeaderValue)],
+        mut breath: Breath,
+    ) -> Result<Answer, WireError> {
         let mut sending = self
             .client
             .post(format!("{}{}", self.base_url, request.path))
@@ -159,6 +171,10 @@ impl Wire {
                 body.reserve(declared.unwrap_or(0).clamp(piece.len(), 64 << 20));
             }
             body.extend_from_slice(&piece);
+            breath.moved(piece.len()).await;
+        }
+        if declared.is_some_and(|declared| declared != body.len()) {
+            return Err(WireError::Broken("closed the connection in the middle of its answer"));
         }
         if status == StatusCode::SWITCHING_PROTOCOLS || status.is_informational() {
             return Err(WireError::NotHttp("answered with an interim status"));

@@ -4,7 +4,6 @@ pub mod admin;
 pub mod auth;
 pub mod body;
 pub mod frame;
-pub mod leaving;
 pub mod models;
 pub mod ops;
 pub mod request;
@@ -12,6 +11,7 @@ pub mod respond;
 pub mod routes;
 pub mod scan;
 pub mod serve;
+pub mod stream;
 
 use std::rc::Rc;
 

@@ -7,7 +7,6 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
 
-use crate::clock;
 use crate::dialects::ClientDialect;
 use crate::dialects::client::{self, ErrorIds, RenderEmbed, RenderRerank, render_embed, render_error};
 use crate::dialects::rerank::{Scored, rank, search_units};
@@ -24,9 +23,13 @@ use crate::telemetry::labels::TraceId;
 use crate::vector::Vector;
 
 use super::request;
+use super::stream::{AnswerBody, Held, Pieces};
 
-/// The answer to a journey.
-pub fn answer(finished: Finished) -> HttpResponse {
+/// The answer to a journey; `held` is let go when it is out.
+///
+/// A short one is one piece with its length, a long one is written while it is sent.
+pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
+    let seat = std::mem::take(&mut finished.seat);
     let context = &finished.call.context;
     let dialect = context.dialect;
     let (mut builder, body) = match &finished.result {
@@ -39,7 +42,7 @@ pub fn answer(finished: Finished) -> HttpResponse {
                     builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
                     embedded(&finished, task, entries)
                 }
-                Task::Rerank(task) => ranked(&finished, task, entries),
+                Task::Rerank(task) => Pieces::Whole(ranked(&finished, task, entries)),
             };
             (builder, body)
         }
@@ -56,11 +59,12 @@ pub fn answer(finished: Finished) -> HttpResponse {
                     builder.insert_header(("x-should-retry", "false"));
                 }
             }
-            (builder, body)
+            (builder, Pieces::Whole(body))
         }
     };
-    journey_headers(&mut builder, &finished);
-    builder.body(body)
+    let total = finished.end.tell();
+    journey_headers(&mut builder, &finished, total);
+    builder.body(AnswerBody::new(body, held, seat))
 }
 
 /// What an answer states of its tokens: those that its parts stand for, whether they were fresh or cached, so that a
@@ -69,11 +73,11 @@ fn usage(entries: &[Entry]) -> (u64, bool) {
     (entries.iter().map(|entry| u64::from(entry.tokens)).sum(), entries.iter().any(|entry| entry.estimated))
 }
 
-fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Bytes {
+fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Pieces {
     let context = &finished.call.context;
     let vectors: Vec<Vector> = entries.iter().filter_map(|entry| entry.vector().cloned()).collect();
     if task.similarity {
-        return client::render_similarity(&vectors);
+        return Pieces::Whole(client::render_similarity(&vectors));
     }
     let (tokens, estimated) = usage(entries);
     let answer = RenderEmbed {
@@ -85,7 +89,7 @@ fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Bytes {
         tokens,
         estimated,
     };
-    render_embed(context.dialect, answer).into_bytes()
+    render_embed(context.dialect, answer).whole().map_or_else(Pieces::Vectors, Pieces::Whole)
 }
 
 fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
@@ -106,10 +110,9 @@ fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
     client::render_rerank(context.dialect, &answer)
 }
 
-fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
+fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished, total: Duration) {
     let context = &finished.call.context;
     let currency = &context.running.plan.currency;
-    let total = clock::mono().since(context.started);
     let own = total.saturating_sub(finished.upstream_time).saturating_sub(finished.dwell);
     builder.insert_header(("x-request-id", context.request_id.as_str()));
     builder.insert_header(("x-trace-id", context.trace.id().to_string()));

@@ -19,12 +19,12 @@ use crate::journey::{self, rerank};
 use crate::lifecycle::InFlight;
 use crate::worker::Worker;
 
-use super::body::{self, BodyLimits, ScannedBody};
-use super::leaving;
+use super::body::{self, BodyLimits, Overflow, ScannedBody};
 use super::request::{self, Arrival};
 use super::respond;
 use super::routes::{Entry, Op};
 use super::scan::ScanLimits;
+use super::stream::Held;
 
 /// Answers a POST of the route table.
 pub async fn post(http: HttpRequest, mut payload: Payload, entry: Entry) -> HttpResponse {
@@ -33,9 +33,10 @@ pub async fn post(http: HttpRequest, mut payload: Payload, entry: Entry) -> Http
         Ok(worker) => worker,
         Err(error) => return respond::plain_error(&http, dialect, &error),
     };
+    let present = worker.crowd.enter();
     let arrival = request::arrive(&worker, &http);
     match answer(&worker, &http, &mut payload, entry, &mut dialect, arrival.clone()).await {
-        Ok((finished, in_flight)) => leaving::tie(respond::answer(finished), in_flight),
+        Ok((finished, in_flight)) => respond::answer(finished, Held { present, in_flight }),
         Err(error) => {
             let (operation, class) = entry.op.stands_for();
             request::refused(&worker, &arrival, operation, class, &error);
@@ -85,16 +86,31 @@ impl Incoming<'_> {
         }
     }
 
+    /// The body in memory.
     async fn read(&mut self, fields: &'static [&'static str], limits: ScanLimits) -> Result<ScannedBody, ApiError> {
+        self.read_or(fields, limits, Overflow::Refuse).await
+    }
+
+    async fn read_or(
+        &mut self,
+        fields: &'static [&'static str],
+        limits: ScanLimits,
+        overflow: Overflow,
+    ) -> Result<ScannedBody, ApiError> {
         let server = &self.context.running.plan.server;
         let _stage = self.context.trace.stage("receive");
         let body_limits = BodyLimits { max_bytes: server.max_body_bytes, idle: server.body_timeout };
-        body::read(self.http, self.payload, fields, limits, body_limits, &self.worker.gateway.bodies).await
+        let budget = &self.worker.gateway.bodies;
+        body::read(self.http, self.payload, (fields, limits), body_limits, budget, overflow).await
     }
 
     async fn embed(mut self, named: Option<String>) -> Result<Call, ApiError> {
         let dialect = self.context.dialect;
-        let scanned = self.read(client::item_fields(dialect), client::scan_limits(dialect)).await?;
+        let overflow = match client::may_spool(dialect) {
+            true => Overflow::Spool(self.context.running.plan.server.spool_dir.clone()),
+            false => Overflow::Refuse,
+        };
+        let scanned = self.read_or(client::item_fields(dialect), client::scan_limits(dialect), overflow).await?;
         embed_call(self.context, scanned, named, false)
     }
 

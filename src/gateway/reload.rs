@@ -119,6 +119,9 @@ impl Gateway {
         self.telemetry.metrics.relabel(&LabelPlan::from_plan(&plan));
         let (running, news) = self.parts.build(plan, Some(before));
         let running = Arc::new(running);
+        if let (Some(shown), Some(certificate)) = (&self.certificate, &running.plan.server.tls) {
+            shown.exchange(certificate);
+        }
         self.cache.reconfigure(&running.plan.cache);
         self.bodies.resize(running.plan.server.max_buffered_bytes);
         let watched_before = Watched::of(&before.plan, &before.upstreams, &Watched::default());

@@ -141,8 +141,9 @@ async fn exact(call: &Call, indices: &[usize], bytes: u64) -> Option<u64> {
     };
     let listed: u64 = indices.iter().map(|index| u64::from(call.items[*index].tokens)).sum();
     let count = move || {
-        let texts = inputs.iter().filter(|input| matches!(input, Input::Text(_)));
-        let own = texts.map(|input| count_text(tokenizer, input.raw())).sum::<Option<u64>>()?;
+        let texts = inputs.iter().filter(|input| !input.is_tokens());
+        let count = |input: &Input| count_text(tokenizer, input.load_blocking().ok()?.raw());
+        let own = texts.map(count).sum::<Option<u64>>()?;
         match query {
             // The query is read once with each document.
             Some(query) => count_text(tokenizer, &query)?.checked_mul(inputs.len() as u64)?.checked_add(own),

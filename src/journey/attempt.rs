@@ -25,7 +25,7 @@ use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
 use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
-use crate::dialects::{BadAnswer, Fault, Input, ProviderError};
+use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError};
 use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
@@ -35,6 +35,7 @@ use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
+use crate::room::Seat;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
@@ -55,6 +56,12 @@ use race::Decided;
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+
+/// Bytes of a number in a provider's answer.
+const TEXT_NUMBER: u64 = 14;
+
+/// Width of vectors that nobody has stated or seen yet.
+const USUAL_WIDTH: u32 = 1536;
 
 /// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
 const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
@@ -107,6 +114,9 @@ pub async fn run(
     let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
+    if !tally.seat.is_counted() {
+        tally.seat = parts.seat().await?;
+    }
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
@@ -322,6 +332,28 @@ impl Parts<'_> {
         })
     }
 
+    /// Room for the vectors that will be here before the answer can leave.
+    async fn seat(&self) -> Result<Seat, ApiError> {
+        let Task::Embed(embed) = &self.call.task else { return Ok(Seat::default()) };
+        let number = match embed.form.preferred() {
+            Encoding::Float => TEXT_NUMBER,
+            Encoding::Base64 => size_of::<f32>() as u64,
+        };
+        let width = embed.width.or(self.call.model.native_width()).unwrap_or(USUAL_WIDTH);
+        let bytes = (self.indices.len() as u64).saturating_mul(u64::from(width)).saturating_mul(number);
+        let room = &self.worker.gateway.answers;
+        tokio::select! {
+            seat = room.enter(bytes, self.patience()) => seat,
+            () = self.gone.cancelled() => Err(client_gone()),
+        }
+    }
+
+    /// Room for the request of a part. Whoever sits there waits for nothing but an upstream's answer, so the wait ends.
+    async fn room(&self, range: &Range<usize>) -> Result<Seat, ApiError> {
+        let bytes = self.indices[range.clone()].iter().map(|index| self.call.raw_bytes(*index)).sum();
+        self.worker.gateway.requests.enter(bytes, self.patience()).await
+    }
+
     /// How long this request can wait for capacity or for money that is held by others.
     fn patience(&self) -> Duration {
         let quota = &self.call.context.running.plan.quota;
@@ -412,10 +444,15 @@ impl Parts<'_> {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
+            let seat = match self.room(&range).await {
+                Ok(seat) => seat,
+                Err(error) => break Err(PartError::Failed { error, reach: Reach::Request }),
+            };
             let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
             self.under_way.end(sent);
+            drop(seat);
             let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
@@ -454,7 +491,7 @@ impl Parts<'_> {
         let mut exchange = match &self.call.task {
             Task::Embed(embed) => {
                 let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
-                self.worker.embed(self.call, embed, route, &inputs).await
+                self.worker.embed(self.call, embed, route, inputs).await
             }
             Task::Rerank(rerank) => {
                 let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
@@ -521,6 +558,7 @@ impl Parts<'_> {
             }
             Err(CallError::Wire(WireError::Timeout)) => (OutcomeKind::Timeout, None, None),
             Err(CallError::Wire(WireError::Connect(_))) => (OutcomeKind::Connect, None, None),
+            Err(CallError::NotSent) => (OutcomeKind::NotSent, None, None),
             Err(_) => (OutcomeKind::Transport, None, None),
         };
         let billed = answered.and_then(|answer| answer.usage.billed());

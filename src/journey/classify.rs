@@ -130,11 +130,11 @@ impl Call {
 
     /// Bytes that one input takes in a call's body.
     pub fn raw_bytes(&self, index: usize) -> u64 {
-        let raw = match &self.task {
-            Task::Embed(embed) => embed.inputs[index].raw(),
-            Task::Rerank(rerank) => rerank.documents[index].raw(),
+        let bytes = match &self.task {
+            Task::Embed(embed) => embed.inputs[index].len(),
+            Task::Rerank(rerank) => rerank.documents[index].raw().len(),
         };
-        raw.len() as u64 + 1
+        bytes as u64 + 1
     }
 }
 

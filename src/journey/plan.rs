@@ -12,7 +12,7 @@ use crate::cache::{Cached, EntryTag};
 use crate::clock;
 use crate::config::plan::{CacheScope, Normalization};
 use crate::dialects::rerank::Document;
-use crate::dialects::{Dtype, EmbedOptions, Input, InputType};
+use crate::dialects::{Dtype, EmbedOptions, InputType};
 use crate::edge::scan::{Item, ItemKind};
 use crate::error::{ApiError, Code, Source};
 use crate::pure::cache_key::{CacheKey, ItemDigest, KeyBase, KeyParts, normalized_digest};
@@ -179,8 +179,10 @@ impl Keys<'_> {
         let exact = || item.digest;
         match (&self.call.task, &self.query) {
             (Task::Embed(embed), _) => {
-                let raw = embed.inputs.get(index).map(Input::raw);
-                self.base.key(&raw.map_or_else(exact, |raw| digest(raw, item, self.call.normalization)))
+                // Only search queries are folded, and those are small: reading one back from disk blocks nobody.
+                let folds = self.call.normalization != Normalization::Exact;
+                let input = embed.inputs.get(index).filter(|_| folds).and_then(|input| input.load_blocking().ok());
+                self.base.key(&input.map_or_else(exact, |input| digest(input.raw(), item, self.call.normalization)))
             }
             (Task::Rerank(rerank), query) => {
                 // A document is folded like documents that are indexed: by what it says, not like what people type.

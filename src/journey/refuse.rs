@@ -58,7 +58,7 @@ fn is_plain(call: &Call) -> bool {
         Task::Embed(embed) => {
             embed.options == EmbedOptions::default()
                 && embed.asked_width.is_none()
-                && embed.inputs.iter().all(|input| matches!(input, Input::Text(_)))
+                && !embed.inputs.iter().any(Input::is_tokens)
                 && call.model.routes.iter().all(|route| takes_bare_texts(route.upstream.plan.provider))
         }
         Task::Rerank(rerank) => {
@@ -78,8 +78,10 @@ fn probe(call: &Call, route: &Route) -> Result<(), Unsupported> {
 fn probe_embed(call: &Call, embed: &EmbedTask, route: &Route) -> Result<(), Unsupported> {
     let provider = route.upstream.plan.provider;
     // One input of each kind is enough to know: what is refused depends on the kind, not on the text.
-    let tokens = embed.inputs.iter().find(|input| matches!(input, Input::Tokens(_)));
-    let inputs = [tokens.or(embed.inputs.first()).cloned().unwrap_or_else(|| Input::Text("\"\"".into()))];
+    let inputs = [match embed.inputs.iter().any(Input::is_tokens) {
+        true => Input::Tokens("[0]".into()),
+        false => Input::Text("\"\"".into()),
+    }];
     if provider == Provider::Simulated {
         return simulated::takes(&inputs, &embed.options);
     }

@@ -1,4 +1,5 @@
-//! Where every journey ends: the holds are resolved, the record is written, the numbers are counted.
+//! Where every journey ends: the holds are resolved, the record is written, and what is to be told of
+//! the request is put together; it is told with the answer's head.
 //!
 //! The record of an answer that cost something is in the journal before the answer's head leaves. If it cannot be
 //! written, the client gets no answer.
@@ -6,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actors::ledger::{Metered, SettleHold};
@@ -16,6 +18,7 @@ use crate::ids::UpstreamId;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
+use crate::room::Seat;
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
@@ -26,7 +29,7 @@ use crate::worker::Worker;
 
 use super::classify::{Call, Task};
 use super::guards::Hold;
-use super::plan::Entry;
+use super::plan::{Entry, client_gone};
 
 /// What one part cost.
 #[derive(Debug, Clone)]
@@ -86,6 +89,8 @@ pub struct Tally {
     pub attempts: u32,
     /// Calls whose end has not been seen.
     pub under_way: UnderWay,
+    /// Room for the answer, if it is a large one.
+    pub seat: Seat,
     dwell: Duration,
     first_call: Option<Mono>,
     last_call: Option<Mono>,
@@ -129,6 +134,8 @@ impl Tally {
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
+    /// What is still to be told of it.
+    pub end: Untold,
     /// The call.
     pub call: Call,
     /// Its vectors or scores, or why there are none.
@@ -149,6 +156,8 @@ pub struct Finished {
     pub dwell: Duration,
     /// Time at upstreams.
     pub upstream_time: Duration,
+    /// Room for the answer, if it is a large one: kept until it is out.
+    pub seat: Seat,
 }
 
 /// Resolves, records and counts; the only end of a journey.
@@ -183,8 +192,8 @@ pub async fn finish(
         ));
     }
     drop(stage);
-    tell(worker, &call, &tally, &charged, &result);
     Finished {
+        end: Untold::new(worker, &call, &tally, charged.cost, result.as_ref().err()),
         result,
         cost: charged.cost,
         remaining: charged.remaining,
@@ -194,6 +203,7 @@ pub async fn finish(
         attempts: tally.attempts,
         dwell: tally.dwell,
         upstream_time: tally.upstream_time(),
+        seat: tally.seat,
         call,
     }
 }
@@ -357,28 +367,52 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     Ok(())
 }
 
-fn tell(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
-    let context = &call.context;
-    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
-        request_id: &context.request_id,
-        trace: &context.trace,
-        operation: call.operation(),
-        class: call.class,
-        journey: Some(JourneyEnd {
-            tenant: &context.tenant.plan.id,
-            model: &call.model.plan.name,
+/// A request's end that is not told yet: it comes with its answer's head. If nobody takes the answer, dropping this tells
+/// that the client had left.
+pub struct Untold {
+    worker: Rc<Worker>,
+    end: Option<RequestEnd>,
+}
+
+impl Untold {
+    fn new(worker: &Rc<Worker>, call: &Call, tally: &Tally, cost: Money, error: Option<&ApiError>) -> Untold {
+        let context = &call.context;
+        let journey = JourneyEnd {
+            tenant: context.tenant.plan.id.clone(),
+            model: call.model.plan.name.clone(),
             cache: tally.cache.unwrap_or(CacheResult::Bypass),
             items: call.items.len(),
             cached_items: tally.cached_items,
             tokens: tally.tokens(),
-            cost: charged.cost,
-            upstream: tally.spent.last().map(|part| &part.upstream),
+            cost,
+            upstream: tally.spent.last().map(|part| part.upstream.clone()),
             attempts: tally.attempts,
             upstream_time: tally.upstream_time(),
             queued: tally.dwell,
-        }),
-        error: result.as_ref().err(),
-        latency: clock::mono().since(context.started),
-    });
-    worker.served(fact);
+        };
+        let end = RequestEnd {
+            request_id: context.request_id.clone(),
+            trace: Arc::clone(&context.trace),
+            operation: call.operation(),
+            class: call.class,
+            journey: Some(journey),
+            error: error.cloned(),
+            started: context.started,
+        };
+        Untold { worker: Rc::clone(worker), end: Some(end) }
+    }
+
+    /// Tells it; how long the request took up to now.
+    pub fn tell(&mut self) -> Duration {
+        self.end.take().map_or(Duration::ZERO, |end| self.worker.tell(&end))
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.error.get_or_insert_with(client_gone);
+            self.tell();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod audit;
 mod drain;
 mod keys;
+mod listener;
 mod period;
 mod reload;
 mod reload_midway;

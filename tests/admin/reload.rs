@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use loadtest::provider::{Provider, Script};
 use serde_json::json;
 
 use super::{config_at, provider, until};
-use crate::support::Gateway;
 use crate::support::gateway::KEY;
+use crate::support::{Gateway, assert_signatures};
 
 /// Sends requests until told to stop; how many there were, none of which may fail.
 struct Load {
@@ -202,4 +203,45 @@ async fn a_key_that_leaves_the_file_opens_nothing_and_one_that_comes_does() {
     let body = json!({ "model": "emb-a", "input": "x" }).to_string();
     assert_eq!(gateway.post("/v1/embeddings", KEY, &[], body.clone()).await.status, 401);
     assert_eq!(gateway.post("/v1/embeddings", "rotated", &[], body).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mirror_that_joins_by_reload_is_used_only_if_it_makes_the_same_vectors() {
+    let (one, same, other) = (provider(), provider(), Provider::start(Script::new().space("B").width(8)));
+    let good = config_at(&one.base_url());
+    let gateway = Arc::new(Gateway::start(&good));
+    gateway.embed(json!("before")).await.expect(200);
+    let entry = |id: &str, provider: &Provider| {
+        format!(
+            "[[upstreams]]\nid = \"{id}\"\nprovider = \"openai\"\nbase_url = \"{}/v1\"\nserves = [{{ model = \"emb-a\" }}]\n",
+            provider.base_url()
+        )
+    };
+    // They stand before the one that has served so far, which must not lose its place by that.
+    let first = good.find("[[upstreams]]").expect("there");
+    let joined = format!("{}{}{}{}", &good[..first], entry("other", &other), entry("same", &same), &good[first..]);
+    gateway.configure(&joined);
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    let state = async |id: &str| {
+        let list = gateway.admin_get("/admin/upstreams").await.json();
+        let found = list["upstreams"].as_array().expect("a list").iter().find(|one| one["id"] == id).cloned();
+        found.expect("there")["state"].clone()
+    };
+    let mut n = 0;
+    let mut embed = async || {
+        n += 1;
+        let text = format!("after {n}");
+        assert_signatures(&gateway.embed(json!(text)).await.expect(200), "A", &[&text]);
+    };
+    while state("other").await["quarantined"] != true || state("same").await["usable"] != true {
+        embed().await;
+    }
+    let before = same.call_count();
+    while same.call_count() == before {
+        embed().await;
+    }
+    assert_eq!(other.call_count(), 1, "its check is all that it was asked");
+    gateway.configure(&good);
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    embed().await;
 }

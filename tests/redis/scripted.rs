@@ -77,6 +77,7 @@ async fn serve(mut client: TcpStream, behind: u16, mode: Arc<AtomicU8>) {
         let work = async {
             let mut buffer = [0; 4096];
             if now == Mode::Healthy as u8 {
+                // However the copying ends, this connection is over.
                 drop(copy_bidirectional(&mut client, &mut server).await);
                 return false;
             }

@@ -184,6 +184,13 @@ impl Gateway {
         Answer::of(sent.expect("the admin side answers")).await
     }
 
+    /// `GET` on the admin side with these headers.
+    pub async fn admin_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let request = self.client.get(format!("{}{path}", self.admin));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
     /// `POST` on the admin side.
     pub async fn admin_post(&self, path: &str, body: Value) -> Answer {
         let request = self.client.post(format!("{}{path}", self.admin)).json(&body);

@@ -182,10 +182,7 @@ fn addresses_and_urls() {
     assert_eq!(plan(&with("http://h:1/x//"), &[]).upstreams[0].base_url, "http://h:1/x");
     check(
         &valid_and("[server]\ntls_cert = \"a\"\n"),
-        &[
-            "t.toml:14: server.tls_cert: TLS on the listener is not available yet",
-            "t.toml:14: server.tls_cert: set without server.tls_key; set both for HTTPS, or neither",
-        ],
+        &["t.toml:14: server.tls_cert: set without server.tls_key; set both for HTTPS, or neither"],
     );
 }
 

@@ -121,6 +121,14 @@ impl<'a> Fields<'a> {
         let missing = || refuse(Code::InvalidInput, field, format!("`{field}` is missing"));
         let items = self.scan.items(field).ok_or_else(missing)?;
         let single = matches!(items.shape, Shape::Text | Shape::Tokens);
+        if let Some(spool) = &items.spool {
+            // Bodies that may hold objects are never spooled, so these are texts and token ids.
+            let input = |item: &crate::edge::scan::Item| Input::Spooled {
+                place: spool.piece(item.range.clone()),
+                tokens: item.kind == ItemKind::Tokens,
+            };
+            return Ok((items.items.iter().map(input).collect(), single));
+        }
         let input = |(at, item): (usize, &crate::edge::scan::Item)| {
             let raw = self.body.slice_ref(self.slice_of(&item.range));
             match item.kind {
@@ -145,7 +153,7 @@ impl<'a> Fields<'a> {
     /// The inputs of `field`, texts only.
     pub(super) fn texts(&self, field: &str) -> Result<(Vec<Input>, bool), ApiError> {
         let (inputs, single) = self.inputs(field)?;
-        match inputs.iter().position(|input| matches!(input, Input::Tokens(_))) {
+        match inputs.iter().position(Input::is_tokens) {
             None => Ok((inputs, single)),
             Some(at) => {
                 let message = format!("{field}[{at}] is a list of token ids; this API takes texts only");

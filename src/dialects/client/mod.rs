@@ -93,6 +93,12 @@ pub fn scan_limits(dialect: ClientDialect) -> ScanLimits {
     ScanLimits { allow_objects: dialect == ClientDialect::Jina, ..ScanLimits::default() }
 }
 
+/// Whether the inputs of an embedding request of `dialect` may lie on disk: they hold no objects, and no answer repeats
+/// them.
+pub const fn may_spool(dialect: ClientDialect) -> bool {
+    !matches!(dialect, ClientDialect::CohereV1 | ClientDialect::CohereV2 | ClientDialect::Jina)
+}
+
 /// Whether a body of `dialect` is one that `provider` would take as it is, but for the members that must change.
 pub const fn shares_body(dialect: ClientDialect, provider: Provider) -> bool {
     match provider {

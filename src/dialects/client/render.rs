@@ -162,18 +162,59 @@ const fn type_name(dtype: Dtype) -> &'static str {
 }
 
 impl EmbedChunks {
-    /// The whole answer in one piece.
+    /// Length of the whole answer, if it is known before it is written: vectors that are kept in another form than the
+    /// client wants have the length that they come to. Only for an answer of which nothing was taken yet.
+    pub fn exact_len(&self) -> Option<usize> {
+        let around = self.lists.iter().map(|(before, _)| before.len()).sum::<usize>() + self.tail.len();
+        let commas = self.vectors.len().saturating_sub(1);
+        let list = |item: &Item| -> Option<usize> {
+            let vectors = self.vectors.iter().enumerate();
+            vectors.map(|(index, vector)| item_len(*item, index, vector)).sum::<Option<usize>>()
+        };
+        let lists = self.lists.iter().map(|(_, item)| Some(list(item)? + commas)).sum::<Option<usize>>()?;
+        Some(around + lists)
+    }
+
+    /// Room for the next piece, so that it does not grow while it is written.
+    fn next_capacity(&self) -> usize {
+        let left = self.vectors.get(self.vector..).unwrap_or_default();
+        let before = self.lists.get(self.list).map_or(0, |(before, _)| before.len());
+        let mut room = before + self.tail.len();
+        for vector in left {
+            if room >= PIECE {
+                break;
+            }
+            room += AROUND_ITEM + vector.likely_text_len();
+        }
+        room
+    }
+
+    /// The whole answer, if it is short enough to be one piece; else itself, with nothing taken.
+    ///
+    /// # Errors
+    /// It is longer: an iterator over its pieces.
+    pub fn whole(mut self) -> Result<Bytes, EmbedChunks> {
+        let likely: usize = self.vectors.iter().map(|vector| AROUND_ITEM + vector.likely_text_len()).sum();
+        if likely.saturating_mul(self.lists.len()) >= PIECE {
+            return Err(self);
+        }
+        let mut whole = self.next().unwrap_or_default();
+        if !self.done {
+            // Numbers longer than any provider writes: joined, which costs a copy.
+            let mut joined = BytesMut::from(&whole[..]);
+            self.for_each(|piece| joined.extend_from_slice(&piece));
+            whole = joined.freeze();
+        }
+        Ok(whole)
+    }
+
+    /// The whole answer in one piece, however long it is.
     pub fn into_bytes(self) -> Bytes {
-        let mut pieces = self;
-        let Some(first) = pieces.next() else { return Bytes::new() };
-        if pieces.done {
-            return first;
-        }
-        let mut whole = BytesMut::from(&first[..]);
-        for piece in pieces {
-            whole.extend_from_slice(&piece);
-        }
-        whole.freeze()
+        self.whole().unwrap_or_else(|pieces| {
+            let mut whole = BytesMut::with_capacity(pieces.exact_len().unwrap_or(2 * PIECE));
+            pieces.for_each(|piece| whole.extend_from_slice(&piece));
+            whole.freeze()
+        })
     }
 }
 
@@ -184,7 +225,7 @@ impl Iterator for EmbedChunks {
         if self.done {
             return None;
         }
-        let mut out = BytesMut::with_capacity(PIECE / 4);
+        let mut out = BytesMut::with_capacity(self.next_capacity());
         while let Some((before, item)) = self.lists.get(self.list) {
             if !self.opened {
                 out.extend_from_slice(before);
@@ -207,6 +248,27 @@ impl Iterator for EmbedChunks {
     }
 }
 
+/// What a labelled vector has around it, generously.
+const AROUND_ITEM: usize = 64;
+
+/// Length of a vector in a list, without its comma.
+fn item_len(item: Item, index: usize, vector: &Vector) -> Option<usize> {
+    let (Item::Bare(encoding, dtype) | Item::Labelled(encoding, dtype)) = item;
+    let vector = match (encoding, dtype) {
+        (Encoding::Float, _) => vector.text_len()?,
+        (Encoding::Base64, Dtype::Float) => vector.base64_len() + 2,
+        (Encoding::Base64, _) => (vector.width() as usize).div_ceil(3) * 4 + 2,
+    };
+    let digits = index.checked_ilog10().unwrap_or(0) as usize + 1;
+    Some(match item {
+        Item::Bare(..) => vector,
+        Item::Labelled(..) => LABEL.len() + digits + VALUE.len() + vector + 1,
+    })
+}
+
+const LABEL: &[u8] = b"{\"object\":\"embedding\",\"index\":";
+const VALUE: &[u8] = b",\"embedding\":";
+
 fn write_item(out: &mut BytesMut, item: Item, index: usize, vector: &Vector) {
     if index > 0 {
         out.extend_from_slice(b",");
@@ -214,9 +276,9 @@ fn write_item(out: &mut BytesMut, item: Item, index: usize, vector: &Vector) {
     match item {
         Item::Bare(encoding, dtype) => write_vector(out, encoding, dtype, vector),
         Item::Labelled(encoding, dtype) => {
-            out.extend_from_slice(b"{\"object\":\"embedding\",\"index\":");
+            out.extend_from_slice(LABEL);
             out.extend_from_slice(index.to_string().as_bytes());
-            out.extend_from_slice(b",\"embedding\":");
+            out.extend_from_slice(VALUE);
             write_vector(out, encoding, dtype, vector);
             out.extend_from_slice(b"}");
         }

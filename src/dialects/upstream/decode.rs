@@ -16,7 +16,7 @@ use crate::dialects::cut::{
 use crate::dialects::{BadAnswer, Dtype, json};
 use crate::vector::Vector;
 
-/// An answer this much larger than its one vector is not kept alive for it, bytes.
+/// An answer that has this much beside as much again as its vectors is not kept alive for them, bytes.
 const SLACK: usize = 4096;
 
 /// A small body is looked at again to say better what is wrong with it, bytes.
@@ -36,7 +36,8 @@ pub struct Expect {
 /// A provider's answer in canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbedAnswer {
-    /// One vector an input, in the order of the inputs. None shares memory with a larger answer.
+    /// One vector an input, in the order of the inputs. They may share the answer's memory: whoever keeps one beyond the
+    /// request detaches it.
     pub vectors: Vec<Vector>,
     /// What the provider says that it cost.
     pub usage: UsageRead,
@@ -70,9 +71,9 @@ pub fn decode_embed(
     for (at, embedding) in embeddings.into_iter().enumerate() {
         vectors.push(vector(embedding, width, expect.dtype).map_err(|why| bad(format!("vector {at}: {why}")))?);
     }
-    // Vectors are kept for long, and each slice of an answer would keep all of it.
-    let alone = vectors.len() == 1 && vectors.iter().all(|vector| body.len() <= 2 * vector.bytes() + SLACK);
-    if !alone {
+    // A slice keeps all of the answer. Where that is mostly vectors nothing is lost by it while the request lasts, and a
+    // copy of tens of megabytes is saved.
+    if body.len() > 2 * vectors.iter().map(Vector::bytes).sum::<usize>() + SLACK {
         vectors.iter_mut().for_each(|vector| *vector = vector.detached());
     }
     Ok(EmbedAnswer { vectors, usage, model })

@@ -100,7 +100,7 @@ fn no_such_value(field: &str, value: &str, provider: Provider, known: &str) -> U
 
 /// Refuses token ids: they are of one tokenizer, and a text-only upstream would read them with its own or not at all.
 fn texts_only(inputs: &[Input], provider: Provider) -> Result<(), Unsupported> {
-    match inputs.iter().position(|input| matches!(input, Input::Tokens(_))) {
+    match inputs.iter().position(Input::is_tokens) {
         None => Ok(()),
         Some(at) => Err(Unsupported {
             field: "input".to_owned(),

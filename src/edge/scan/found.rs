@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::config::plan::Tokenizer;
 use crate::pure::cache_key::ItemDigest;
 use crate::pure::token_estimate::{ClassCounts, Estimate};
+use crate::spool::Spool;
 
 /// What a body may hold.
 #[derive(Debug, Clone, Copy)]
@@ -142,6 +143,8 @@ pub struct Items {
     pub shape: Shape,
     /// The inputs in the client's order.
     pub items: Vec<Item>,
+    /// The file that the ranges of the inputs are in; `None`: they are in the body.
+    pub spool: Option<Spool>,
 }
 
 /// One member of the body's object.

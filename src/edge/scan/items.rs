@@ -57,7 +57,7 @@ impl ItemReader {
     /// The inputs read; `None` if the value was `null`.
     pub(super) fn end(&mut self) -> Option<Items> {
         let items = std::mem::take(&mut self.items);
-        self.shape.take().map(|shape| Items { shape, items })
+        self.shape.take().map(|shape| Items { shape, items, spool: None })
     }
 
     /// Whether an input that is an object is being read: what is inside does not matter.

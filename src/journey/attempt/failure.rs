@@ -76,6 +76,7 @@ impl Failure {
             CallError::Bad(bad) => return Failure::bad_answer(bad),
             CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
             CallError::Wire(_) => (Code::UpstreamError, Reach::Upstream),
+            CallError::NotSent => return Failure::not_sent(),
         };
         let message = format!("the upstream {}", error.describe());
         Failure {
@@ -84,6 +85,17 @@ impl Failure {
             retry_after: None,
             too_large: None,
             reach: Some(reach),
+        }
+    }
+
+    /// The gateway's own fault.
+    fn not_sent() -> Failure {
+        Failure {
+            error: ApiError::new(Code::Internal, "the request body could not be kept"),
+            elsewhere: false,
+            retry_after: None,
+            too_large: None,
+            reach: Some(Reach::Request),
         }
     }
 
