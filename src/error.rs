@@ -44,6 +44,8 @@ pub enum Code {
     RouteNotFound,
     /// The route exists, the method does not.
     MethodNotAllowed,
+    /// It contradicts what is there; admin side only.
+    Conflict,
     /// The body's media type or coding is not understood.
     UnsupportedMediaType,
     /// The body did not arrive in time.
@@ -99,7 +101,7 @@ pub struct Row {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Code; 30] = [
+    pub const ALL: [Code; 31] = [
         Code::InvalidJson,
         Code::InvalidInput,
         Code::UnsupportedDimensions,
@@ -112,6 +114,7 @@ impl Code {
         Code::ModelNotFound,
         Code::RouteNotFound,
         Code::MethodNotAllowed,
+        Code::Conflict,
         Code::UnsupportedMediaType,
         Code::BodyTimeout,
         Code::BodyTooLarge,
@@ -172,6 +175,7 @@ impl Code {
             Code::ModelNotFound => row("model_not_found", 404, REQUEST, Source::Client, false),
             Code::RouteNotFound => row("route_not_found", 404, REQUEST, Source::Client, false),
             Code::MethodNotAllowed => row("method_not_allowed", 405, REQUEST, Source::Client, false),
+            Code::Conflict => row("conflict", 409, REQUEST, Source::Client, false),
             Code::UnsupportedMediaType => row("unsupported_media_type", 415, REQUEST, Source::Client, false),
             Code::BodyTimeout => row("body_timeout", 408, REQUEST, Source::Client, true),
             Code::BodyTooLarge => row("body_too_large", 413, REQUEST, Source::Client, false),

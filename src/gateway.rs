@@ -1,31 +1,46 @@
-//! Wiring: builds the arbiter, the actors, the store and the cache from a plan, and hands workers one shared value.
+//! Wiring: builds the arbiter, the actors, the store and the cache from a plan, hands workers one shared value, and
+//! exchanges parts of it while it runs.
+//!
+//! - [`build`]: a [`Running`] from a plan, with the living parts of the one before
+//! - [`reload`]: another configuration
+//! - [`tenants`]: tenants, keys and credits by the admin side
+//! - [`audit`]: what was done by the admin side
 
-use std::collections::HashMap;
+mod audit;
+mod build;
+mod reload;
+mod tenants;
+
 use std::sync::Arc;
 
 use actix::prelude::*;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
-use crate::actors::ledger::{Board, LedgerActor, limits_of};
 use crate::actors::router::{LevelBoard, Router};
-use crate::actors::upstream::{UpstreamActor, UpstreamHandle};
 use crate::backlog::Backlog;
 use crate::cache::Cache;
 use crate::clock;
-use crate::config::plan::{Model, Plan, Tenant};
-use crate::edge::auth::KeyRing;
+use crate::config::plan::Plan;
+use crate::config::{self, Environment, GivenTenant, Problem, Problems, Source};
 use crate::edge::body::BodyBudget;
-use crate::ids::UpstreamId;
 use crate::lifecycle::Lifecycle;
-use crate::pure::ledger::{Account, Standing, Terms};
-use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
-use crate::sentinel::{self, Sentinel, Watch};
-use crate::store::book::Page;
+use crate::pure::time::Wall;
+use crate::runtime::Running;
+use crate::sentinel::{self, Sentinel, Watched};
 use crate::store::journal::Journal;
 use crate::store::redis::Redis;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
+use crate::telemetry::labels::LabelPlan;
+use crate::tls;
+
+pub use audit::{By, Deed};
+pub use reload::{LastReload, Status};
+pub use tenants::{Change, HeldKey, NewKey, keys_of};
+
+use build::Parts;
 
 /// Everything that is shared by all workers.
 pub struct Gateway {
@@ -49,17 +64,59 @@ pub struct Gateway {
     pub bodies: Arc<BodyBudget>,
     /// Whether work is taken.
     pub lifecycle: Arc<Lifecycle>,
+    /// The certificate of the client listener, where it speaks TLS.
+    pub certificate: Option<Arc<tls::Shown>>,
+    parts: Parts,
+    /// Where the configuration comes from.
+    source: Source,
+    started: Wall,
+    status: Mutex<Status>,
+    /// Held by whoever exchanges `running`, so that changes follow each other; the text in force.
+    changing: tokio::sync::Mutex<Source>,
+}
+
+/// Why a gateway cannot start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The store cannot be opened.
+    Store(StoreError),
+    /// The configuration is not valid together with the tenants made on the admin side.
+    Configuration(Problems),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Store(error) => error.fmt(f),
+            StartError::Configuration(problems) => problems.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<StoreError> for StartError {
+    fn from(error: StoreError) -> StartError {
+        StartError::Store(error)
+    }
 }
 
 impl Gateway {
-    /// Opens the store, starts the actors and returns the whole; call inside an actix system.
+    /// Opens the store, starts the actors and returns the whole; call inside an actix system. `text` is what was read
+    /// from `source` and made `plan`.
     ///
     /// # Errors
-    /// When the store cannot be opened.
-    pub fn start(plan: Plan, telemetry: Arc<Telemetry>) -> Result<Arc<Gateway>, StoreError> {
+    /// When the store cannot be opened, or the configuration is not valid together with what is in it.
+    pub fn start(
+        source: Source,
+        text: Source,
+        plan: Plan,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<Arc<Gateway>, StartError> {
         let (journal, recovery) = Journal::open(&plan.store.path, Limits::default(), clock::wall())?;
         let journal = Arc::new(journal);
         telemetry.recovered(&recovery);
+        let (plan, misfits) = with_given_tenants(plan, &text, &journal, &telemetry)?;
         let backlog = Backlog::start(Arc::clone(&journal), Arc::clone(&telemetry))
             .map_err(|source| StoreError::Io { path: "backlog".into(), source })?;
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
@@ -69,16 +126,19 @@ impl Gateway {
         let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bodies = BodyBudget::new(plan.server.max_buffered_bytes);
         let (watch, asked) = sentinel::line();
-        let parts = Parts { control, journal: &journal, telemetry: &telemetry, watch: &watch, redis: redis.as_ref() };
-        let running = parts.running(plan);
+        let shared = redis.as_ref().map(|redis| (redis.ledger.clone(), redis.quota.clone())).unwrap_or_default();
+        let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));
+        let parts = Parts::new(control, kept, told, watch.clone(), shared);
+        let running = parts.running(plan, None);
         if let Some(redis) = &redis {
             redis.start(&cache)?;
         }
-        let sentinel = Sentinel::new(&running.plan, &running.upstreams, &watch, Arc::clone(&telemetry));
-        if !sentinel.is_idle() {
-            actix_web::rt::spawn(sentinel.run(asked));
-        }
+        let watched = Watched::of(&running.plan, &running.upstreams, &Watched::default());
+        let sentinel = Sentinel::new(watched, &running.plan.store.path, &watch, Arc::clone(&telemetry));
+        actix_web::rt::spawn(sentinel.run(asked));
+        let status = Status::new(misfits);
         Ok(Arc::new(Gateway {
+            certificate: running.plan.server.tls.as_ref().map(tls::Shown::new),
             running: ArcSwap::from_pointee(running),
             router,
             levels,
@@ -89,100 +149,39 @@ impl Gateway {
             telemetry,
             bodies,
             lifecycle: Arc::new(Lifecycle::default()),
+            parts,
+            source,
+            started: clock::wall(),
+            status: Mutex::new(status),
+            changing: tokio::sync::Mutex::new(text),
         }))
     }
 }
 
-/// What the parts of a [`Running`] are built from.
-struct Parts<'a> {
-    control: ArbiterHandle,
-    journal: &'a Arc<Journal>,
-    telemetry: &'a Arc<Telemetry>,
-    watch: &'a Watch,
-    redis: Option<&'a Redis>,
+/// The plan with the tenants of the journal, and what keeps some of them out.
+fn with_given_tenants(
+    plan: Plan,
+    text: &Source,
+    journal: &Journal,
+    telemetry: &Telemetry,
+) -> Result<(Plan, Vec<Problem>), StartError> {
+    let given = given_tenants(journal);
+    if given.is_empty() {
+        return Ok((plan, Vec::new()));
+    }
+    let (plan, misfits) =
+        config::load_without_misfits(text, &Environment::of_process(), given).map_err(StartError::Configuration)?;
+    for problem in &misfits {
+        tracing::error!(%problem, "a tenant made on the admin side is left out");
+    }
+    telemetry.metrics.relabel(&LabelPlan::from_plan(&plan));
+    Ok((plan, misfits))
 }
 
-impl Parts<'_> {
-    fn running(&self, plan: Plan) -> Running {
-        let shared = sentinel::shared_spaces(&plan);
-        let compared = |id: &UpstreamId| shared.values().flatten().any(|member| member.upstream.id == *id);
-        let upstreams: Vec<Arc<UpstreamHandle>> = plan
-            .upstreams
-            .iter()
-            .map(|upstream| {
-                let watch = compared(&upstream.id).then(|| self.watch.clone());
-                let telemetry = Arc::clone(self.telemetry);
-                let shared = self.redis.and_then(|redis| redis.quota.clone());
-                UpstreamActor::spawn(Arc::clone(upstream), &plan.quota, &self.control, watch, shared, telemetry)
-            })
-            .collect();
-        let models = plan
-            .models
-            .iter()
-            .map(|model| {
-                let routes = routes(model, &plan.models, &upstreams);
-                (model.name.clone(), Arc::new(ModelRuntime::new(Arc::clone(model), routes)))
-            })
-            .collect();
-        let mut keys = KeyRing::default();
-        let mut tenants = HashMap::new();
-        for tenant in &plan.tenants {
-            let runtime = Arc::new(self.tenant(tenant));
-            for key in &tenant.keys {
-                let owner = KeyOwner { tenant: Arc::clone(&runtime), fingerprint: key.fingerprint.clone() };
-                keys.insert(key.sha256, owner);
-            }
-            tenants.insert(tenant.id.clone(), runtime);
-        }
-        Running { plan, keys, models, tenants, upstreams }
-    }
-
-    fn tenant(&self, plan: &Arc<Tenant>) -> TenantRuntime {
-        let terms = Terms { budget: plan.budget, period: plan.budget_period };
-        let shared_ledger = self.redis.and_then(|redis| redis.ledger.as_ref());
-        let (account, board) = match shared_ledger {
-            None => {
-                let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
-                (Account::restore(terms, standing.unwrap_or_default()), Arc::new(Board::default()))
-            }
-            // The actor keeps the tenant's limits; its money is elsewhere.
-            Some(_) => (Account::restore(Terms::default(), Standing::default()), Arc::new(Board::of_shared_ledger())),
-        };
-        let shared = shared_ledger
-            .map(|ledger| Shared { ledger: Arc::clone(ledger), account: ledger.account(&plan.id, terms, &board) });
-        let mut limits = limits_of(plan.tpm, plan.rpm);
-        board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
-        let (id, shown) = (plan.id.clone(), Arc::clone(&board));
-        let (journal, telemetry) = (Arc::clone(self.journal), Arc::clone(self.telemetry));
-        let ledger = Supervisor::start_in_arbiter(&self.control, move |_| {
-            LedgerActor::new(id, account, limits, shown, journal, telemetry)
-        });
-        TenantRuntime { plan: Arc::clone(plan), board, ledger, shared }
-    }
-}
-
-/// Every upstream that serves a model of this model's space, at what that costs there.
-fn routes(model: &Model, models: &[Arc<Model>], upstreams: &[Arc<UpstreamHandle>]) -> Vec<Route> {
-    let mut routes = Vec::new();
-    for upstream in upstreams {
-        let of_space = upstream.plan.serves.iter().find(|serves| {
-            // The model itself first, then any other of its space: they make the same vectors.
-            serves.model == model.name
-        });
-        let of_space = of_space.or_else(|| {
-            upstream.plan.serves.iter().find(|serves| {
-                models
-                    .iter()
-                    .any(|other| other.name == serves.model && other.space == model.space && other.kind == model.kind)
-            })
-        });
-        if let Some(serves) = of_space {
-            routes.push(Route {
-                upstream: Arc::clone(upstream),
-                remote_name: Arc::from(serves.remote_name.as_str()),
-                prices: serves.prices,
-            });
-        }
-    }
-    routes
+/// The tenants that were made on the admin side, whether the file names them too or not.
+fn given_tenants(journal: &Journal) -> Vec<GivenTenant> {
+    journal.with_book(|book| {
+        let made = book.tenants.iter().filter_map(|(id, page)| Some((id, page.created.as_ref()?)));
+        made.map(|(id, settings)| GivenTenant { id: id.clone(), settings: settings.clone() }).collect()
+    })
 }

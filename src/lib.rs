@@ -33,5 +33,6 @@ pub mod clock;
 pub mod error;
 pub mod ids;
 pub mod telemetry;
+pub mod tls;
 pub mod tokens;
 pub mod vector;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::{ApiError, Code};
 
@@ -19,6 +20,7 @@ pub struct Lifecycle {
     refusing: AtomicBool,
     in_flight: AtomicUsize,
     idle: Notify,
+    cut: CancellationToken,
 }
 
 /// A request that is in the process; leaves when dropped.
@@ -64,6 +66,19 @@ impl Lifecycle {
         self.refusing.store(true, Ordering::Release);
     }
 
+    /// Ends the patience with what is under way: it is answered with an error at once.
+    pub fn cut(&self) {
+        self.cut.cancel();
+    }
+
+    /// Waits until patience has ended.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn cut_off(&self) {
+        self.cut.cancelled().await;
+    }
+
     /// Waits until no request is inside.
     ///
     /// # Cancel safety
@@ -77,6 +92,12 @@ impl Lifecycle {
             notified.await;
         }
     }
+}
+
+/// What a client reads whose request had begun and could not finish in the time that a shutdown has.
+pub fn cut_error() -> ApiError {
+    ApiError::new(Code::ShuttingDown, "the gateway is shutting down and the request did not finish in time")
+        .retry_after(Some(Duration::from_secs(1)))
 }
 
 impl Drop for InFlight {

@@ -22,16 +22,16 @@ use crate::store::redis::ledger::{SharedAccount, SharedLedger};
 
 /// One configuration in force.
 pub struct Running {
-    /// The configuration.
-    pub plan: Plan,
+    /// The configuration; its list of tenants lacks those made on the admin side since it was loaded.
+    pub plan: Arc<Plan>,
     /// Who holds which key.
     pub keys: KeyRing<KeyOwner>,
     /// Models by name.
-    pub models: HashMap<ModelName, Arc<ModelRuntime>>,
+    pub models: Arc<HashMap<ModelName, Arc<ModelRuntime>>>,
     /// Tenants by id.
     pub tenants: HashMap<TenantId, Arc<TenantRuntime>>,
     /// Upstreams in the order of the file.
-    pub upstreams: Vec<Arc<UpstreamHandle>>,
+    pub upstreams: Arc<[Arc<UpstreamHandle>]>,
 }
 
 /// Who a key belongs to.
@@ -43,7 +43,7 @@ pub struct KeyOwner {
     pub fingerprint: KeyFingerprint,
 }
 
-/// A tenant with its balance.
+/// A tenant with its balance. A reload that changes the tenant makes another value with the same balance.
 pub struct TenantRuntime {
     /// What the configuration says.
     pub plan: Arc<Tenant>,
@@ -56,6 +56,7 @@ pub struct TenantRuntime {
 }
 
 /// A tenant's account in the shared ledger.
+#[derive(Clone)]
 pub struct Shared {
     /// The ledger.
     pub ledger: Arc<SharedLedger>,

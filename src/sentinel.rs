@@ -73,6 +73,12 @@ pub struct Member {
 
 /// The embedding spaces that more than one upstream serves, with those upstreams in the order of the file.
 pub fn shared_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
+    let mut spaces = all_spaces(plan);
+    spaces.retain(|_, members| members.len() > 1);
+    spaces
+}
+
+fn all_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
     let mut spaces: BTreeMap<SpaceId, Vec<Member>> = BTreeMap::new();
     for upstream in &plan.upstreams {
         for serves in &upstream.serves {
@@ -84,8 +90,18 @@ pub fn shared_spaces(plan: &Plan) -> BTreeMap<SpaceId, Vec<Member>> {
             }
         }
     }
-    spaces.retain(|_, members| members.len() > 1);
     spaces
+}
+
+impl Member {
+    /// Whether the two send the same request to the same place.
+    fn speaks_as(&self, other: &Member) -> bool {
+        let (one, another) = (&self.upstream, &other.upstream);
+        one.id == another.id
+            && one.provider == another.provider
+            && one.base_url == another.base_url
+            && self.remote_name == other.remote_name
+    }
 }
 
 /// Asks one upstream for its vectors of the fixed texts.
@@ -158,13 +174,85 @@ pub struct Watch {
     stand_ins: Arc<ArcSwap<BTreeMap<UpstreamId, Vec<Arc<Board>>>>>,
 }
 
-/// A check that is asked for.
-#[derive(Debug, Clone)]
-pub enum Asked {
+/// What is asked for.
+enum Asked {
     /// The upstream's breaker is about to let calls through again.
     Back(UpstreamId),
     /// The upstream seems to be down.
     Lost(UpstreamId),
+    /// This is to be watched from now on.
+    Watch(Watched),
+}
+
+/// The end of the line that the sentinel listens on.
+pub struct Line(UnboundedReceiver<Asked>);
+
+/// The spaces of one configuration that are watched, and the upstreams that serve them.
+#[derive(Clone, Default)]
+pub struct Watched {
+    /// Those with several members, incumbents first: who served the space before another joined it is what its clients'
+    /// vectors come from. Else in the order of the file.
+    spaces: BTreeMap<SpaceId, Vec<Member>>,
+    /// All of them.
+    all: BTreeMap<SpaceId, Vec<Member>>,
+    handles: BTreeMap<UpstreamId, Arc<UpstreamHandle>>,
+}
+
+impl Watched {
+    /// What is to be watched of a configuration that follows one of which `before` was watched.
+    pub fn of(plan: &Plan, handles: &[Arc<UpstreamHandle>], before: &Watched) -> Watched {
+        let handles = handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect();
+        let mut spaces = shared_spaces(plan);
+        for (space, members) in &mut spaces {
+            members.sort_by_key(|member| !before.served(space, member));
+        }
+        Watched { spaces, all: all_spaces(plan), handles }
+    }
+
+    fn upstreams(&self) -> BTreeSet<&UpstreamId> {
+        self.spaces.values().flatten().map(|member| &member.upstream.id).collect()
+    }
+
+    /// Whether this member of the space is watched, sending the same to the same place: then what one was found to be the
+    /// other is.
+    fn has(&self, space: &SpaceId, member: &Member) -> bool {
+        self.spaces.get(space).is_some_and(|members| members.iter().any(|one| one.speaks_as(member)))
+    }
+
+    /// Whether this member served the space, alone or with others.
+    fn served(&self, space: &SpaceId, member: &Member) -> bool {
+        self.all.get(space).is_some_and(|members| members.iter().any(|one| one.speaks_as(member)))
+    }
+
+    /// Members that may not be used before they were compared: those that did not serve the space before, unless there
+    /// is nobody else; then the first may.
+    fn newcomers<'a>(&'a self, before: &'a Watched) -> impl Iterator<Item = &'a UpstreamId> {
+        self.spaces.iter().flat_map(move |(space, members)| {
+            let new = members.iter().skip(1).filter(move |member| !before.served(space, member));
+            new.map(|member| &member.upstream.id)
+        })
+    }
+
+    /// For each upstream what the others publish that make the vectors of all its shared spaces.
+    fn stand_ins(&self) -> BTreeMap<UpstreamId, Vec<Arc<Board>>> {
+        let in_all_spaces_of = |one: &UpstreamId, other: &UpstreamId| {
+            let mut spaces = self.spaces.values().filter(|members| has(members, one));
+            one != other && spaces.all(|members| has(members, other))
+        };
+        self.upstreams()
+            .into_iter()
+            .map(|one| {
+                let others = self.handles.iter().filter(|(other, _)| in_all_spaces_of(one, other));
+                (one.clone(), others.map(|(_, handle)| Arc::clone(&handle.board)).collect())
+            })
+            .collect()
+    }
+
+    fn order(&self, upstream: &UpstreamId, command: Command) {
+        if let Some(handle) = self.handles.get(upstream) {
+            handle.actor.do_send(Order(command));
+        }
+    }
 }
 
 impl Watch {
@@ -176,6 +264,20 @@ impl Watch {
     /// Has `upstream`, which stopped answering, checked until it is back.
     pub fn lost(&self, upstream: &UpstreamId) {
         self.ask(Asked::Lost(upstream.clone()));
+    }
+
+    /// Has another configuration watched. What cannot be compared any more is free of doubt at once, and what joins a space
+    /// is out of it at once; the checks follow.
+    pub fn watch(&self, before: &Watched, next: Watched) {
+        let compared = next.upstreams();
+        for upstream in before.upstreams().difference(&compared) {
+            before.order(upstream, Command::Verified);
+        }
+        for upstream in next.newcomers(before) {
+            next.order(upstream, Command::AwaitCheck);
+        }
+        self.stand_ins.store(Arc::new(next.stand_ins()));
+        self.ask(Asked::Watch(next));
     }
 
     /// Whether another upstream that can be used now makes the vectors of `upstream`.
@@ -191,15 +293,14 @@ impl Watch {
 }
 
 /// The two ends of the line on which checks are asked for.
-pub fn line() -> (Watch, UnboundedReceiver<Asked>) {
+pub fn line() -> (Watch, Line) {
     let (line, receiver) = unbounded_channel();
-    (Watch { line, stand_ins: Arc::default() }, receiver)
+    (Watch { line, stand_ins: Arc::default() }, Line(receiver))
 }
 
 /// Checks spaces, and takes upstreams out and puts them back.
 pub struct Sentinel {
-    spaces: BTreeMap<SpaceId, Vec<Member>>,
-    handles: BTreeMap<UpstreamId, Arc<UpstreamHandle>>,
+    watched: Watched,
     judge: Judge,
     kept: BTreeMap<SpaceId, Reference>,
     kept_in: PathBuf,
@@ -214,20 +315,23 @@ pub struct Sentinel {
 /// One upstream's vectors in each of its shared spaces, or why there are none.
 struct Checked {
     upstream: UpstreamId,
-    answers: Vec<(SpaceId, Result<Fingerprint, String>)>,
+    answers: Vec<(SpaceId, Member, Result<Fingerprint, String>)>,
 }
 
 impl Sentinel {
-    /// A sentinel over the plan's shared spaces; until its first check, all members but each space's first are out.
-    pub fn new(plan: &Plan, handles: &[Arc<UpstreamHandle>], watch: &Watch, telemetry: Arc<Telemetry>) -> Sentinel {
-        let kept_in = plan.store.path.join("references.json");
-        let spaces = shared_spaces(plan);
+    /// A sentinel over the shared spaces of a first configuration, whose references are kept in `folder`; until its first
+    /// check, all members but each space's first are out.
+    pub fn new(watched: Watched, folder: &Path, watch: &Watch, telemetry: Arc<Telemetry>) -> Sentinel {
+        let kept_in = folder.join("references.json");
         let kept = load(&kept_in);
         let members = |members: &Vec<Member>| members.iter().map(|member| member.upstream.id.clone()).collect();
-        let judge = Judge::new(spaces.iter().map(|(space, list)| (space.clone(), members(list))), &kept);
-        let sentinel = Sentinel {
-            handles: handles.iter().map(|handle| (handle.plan.id.clone(), Arc::clone(handle))).collect(),
-            spaces,
+        let judge = Judge::new(watched.spaces.iter().map(|(space, list)| (space.clone(), members(list))), &kept);
+        watch.stand_ins.store(Arc::new(watched.stand_ins()));
+        for upstream in watched.newcomers(&Watched::default()) {
+            watched.order(upstream, Command::AwaitCheck);
+        }
+        Sentinel {
+            watched,
             judge,
             kept,
             kept_in,
@@ -235,44 +339,28 @@ impl Sentinel {
             busy: BTreeSet::new(),
             outages: BTreeMap::new(),
             telemetry,
-        };
-        watch.stand_ins.store(Arc::new(sentinel.stand_ins()));
-        for member in sentinel.spaces.values().flat_map(|members| members.iter().skip(1)) {
-            sentinel.order(&member.upstream.id, Command::AwaitCheck);
         }
-        sentinel
     }
 
-    /// Whether there is anything to watch.
-    pub fn is_idle(&self) -> bool {
-        self.spaces.is_empty()
-    }
-
-    /// For each upstream what the others publish that make the vectors of all its shared spaces.
-    fn stand_ins(&self) -> BTreeMap<UpstreamId, Vec<Arc<Board>>> {
-        let in_all_spaces_of = |one: &UpstreamId, other: &UpstreamId| {
-            let mut spaces = self.spaces.values().filter(|members| has(members, one));
-            one != other && spaces.all(|members| has(members, other))
+    /// Goes on with another configuration: what stays as it was keeps its verdict, all else is checked.
+    fn renew(&mut self, next: Watched) {
+        let before = std::mem::replace(&mut self.watched, next);
+        let known = |space: &SpaceId, list: &[Member]| -> Vec<(UpstreamId, bool)> {
+            list.iter().map(|member| (member.upstream.id.clone(), before.has(space, member))).collect()
         };
-        let compared = self.spaces.values().flatten().map(|member| &member.upstream.id);
-        compared
-            .map(|one| {
-                let others = self.handles.iter().filter(|(other, _)| in_all_spaces_of(one, other));
-                (one.clone(), others.map(|(_, handle)| Arc::clone(&handle.board)).collect())
-            })
-            .collect()
-    }
-
-    fn order(&self, upstream: &UpstreamId, command: Command) {
-        if let Some(handle) = self.handles.get(upstream) {
-            handle.actor.do_send(Order(command));
+        let spaces: Vec<_> =
+            self.watched.spaces.iter().map(|(space, list)| (space.clone(), known(space, list))).collect();
+        let unknown: BTreeSet<UpstreamId> =
+            spaces.iter().flat_map(|(_, list)| list).filter(|(_, known)| !known).map(|(id, _)| id.clone()).collect();
+        self.judge = self.judge.renewed(spaces, &self.kept);
+        for upstream in unknown {
+            self.check(&upstream, Duration::ZERO);
         }
     }
 
     /// Checks everything once, then whatever is asked for, until the line is closed.
-    pub async fn run(mut self, mut asked: UnboundedReceiver<Asked>) {
-        let all: BTreeSet<UpstreamId> =
-            self.spaces.values().flatten().map(|member| member.upstream.id.clone()).collect();
+    pub async fn run(mut self, Line(mut asked): Line) {
+        let all: Vec<UpstreamId> = self.watched.upstreams().into_iter().cloned().collect();
         for upstream in all {
             self.check(&upstream, Duration::ZERO);
         }
@@ -282,6 +370,11 @@ impl Sentinel {
             tokio::select! {
                 asked = asked.recv() => match asked {
                     None => return,
+                    Some(Asked::Watch(watched)) => {
+                        self.renew(watched);
+                        hurry.as_mut().reset(Instant::now() + GRACE);
+                        hurried = false;
+                    }
                     Some(Asked::Back(upstream)) => self.check(&upstream, Duration::ZERO),
                     Some(Asked::Lost(upstream)) => {
                         let wait = self.outage(&upstream);
@@ -319,6 +412,7 @@ impl Sentinel {
         self.judge.asked(upstream);
         let is_it = |member: &&Member| member.upstream.id == *upstream;
         let memberships: Vec<(SpaceId, Member)> = self
+            .watched
             .spaces
             .iter()
             .filter_map(|(space, members)| Some((space.clone(), members.iter().find(is_it)?.clone())))
@@ -329,7 +423,7 @@ impl Sentinel {
             let mut answers = Vec::with_capacity(memberships.len());
             for (space, member) in memberships {
                 let answer = fingerprint(&member).await;
-                answers.push((space, answer));
+                answers.push((space, member, answer));
             }
             Checked { upstream, answers }
         }));
@@ -337,8 +431,17 @@ impl Sentinel {
 
     fn checked(&mut self, Checked { upstream, answers }: Checked) {
         self.busy.remove(&upstream);
+        let current = self.watched.spaces.values().filter(|members| has(members, &upstream)).count();
+        let stale = answers.iter().any(|(space, member, _)| !self.watched.has(space, member));
+        if stale || current != answers.len() {
+            // A reload has changed it meanwhile: what it was says nothing of what it is.
+            if current > 0 {
+                self.check(&upstream, Duration::ZERO);
+            }
+            return;
+        }
         let mut failed = false;
-        for (space, answer) in answers {
+        for (space, _, answer) in answers {
             if let Err(reason) = &answer {
                 failed = true;
                 tracing::warn!(%upstream, %space, reason, "vectors could not be checked, the upstream waits");
@@ -354,11 +457,11 @@ impl Sentinel {
     fn act(&mut self, findings: Vec<Finding>) {
         for finding in findings {
             match finding {
-                Finding::Verified(upstream) => self.order(&upstream, Command::Verified),
+                Finding::Verified(upstream) => self.watched.order(&upstream, Command::Verified),
                 Finding::Differs { upstream, space, cosine } => {
                     tracing::debug!(%upstream, %space, "differs from the reference");
                     self.telemetry.events.quarantined(&upstream, cosine);
-                    self.order(&upstream, Command::Quarantine);
+                    self.watched.order(&upstream, Command::Quarantine);
                     self.check(&upstream, QUARANTINE);
                 }
                 Finding::ReferenceChanged { upstream, space, cosine } => {

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
+use actix_web::middleware::from_fn;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{sleep, timeout};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::actors::upstream::{Command, Order};
 use crate::dashboard::http::Dashboard;
 use crate::dashboard::live::{ConfiguredToken, Live};
-use crate::gateway::Gateway;
+use crate::gateway::{By, Gateway};
 use crate::worker::Worker;
 use crate::{dashboard, edge};
 
@@ -33,8 +34,13 @@ const BACKLOG: u32 = 4096;
 /// than half of `server.drain_s`.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// Kept back from `server.drain_s` for flushing the ledger and ending the process.
-const RESERVE: Duration = Duration::from_millis(500);
+/// Then work is refused for at least this long before the listeners close: a client that has just come learns where it
+/// stands instead of meeting a closed door.
+const REFUSAL: Duration = Duration::from_millis(300);
+
+/// Longest of each step after the last request: cut answers leave, connections close, tasks end. Three of them are kept
+/// back from `server.drain_s`.
+const STEP: Duration = Duration::from_millis(300);
 
 /// The two listeners, bound.
 pub struct Listeners {
@@ -57,18 +63,26 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
         io::Error::new(error.kind(), format!("{key} = \"{address}\" cannot be listened on: {error}"))
     };
     let shared = Arc::clone(gateway);
-    let client =
-        HttpServer::new(move || App::new().app_data(Worker::new(Arc::clone(&shared))).configure(edge::client_routes))
-            .workers(server.workers)
-            .client_request_timeout(server.header_timeout)
-            .keep_alive(KEEP_ALIVE)
-            .client_disconnect_timeout(LINGER)
-            .h1_allow_half_closed(false)
-            .tcp_nodelay(true)
-            .backlog(BACKLOG)
-            .disable_signals()
-            .bind(server.listen)
-            .map_err(|error| named("server.listen", server.listen, &error))?;
+    let client = HttpServer::new(move || {
+        let app = App::new().wrap(from_fn(edge::frame::around));
+        app.app_data(Worker::new(Arc::clone(&shared))).configure(edge::client_routes)
+    })
+    .workers(server.workers)
+    .client_request_timeout(server.header_timeout)
+    .keep_alive(KEEP_ALIVE)
+    .client_disconnect_timeout(LINGER)
+    .h1_allow_half_closed(false)
+    .tcp_nodelay(true)
+    .backlog(BACKLOG)
+    .disable_signals();
+    let client = match &gateway.certificate {
+        None => client.bind(server.listen),
+        Some(certificate) => {
+            let tls = certificate.server_config().map_err(io::Error::other)?;
+            client.bind_rustls_0_23(server.listen, tls)
+        }
+    };
+    let client = client.map_err(|error| named("server.listen", server.listen, &error))?;
     let shared = Arc::clone(gateway);
     let live = Arc::new(Live::new(Arc::clone(gateway)));
     let dashboard = Data::new(Dashboard::new(live, Arc::new(ConfiguredToken(Arc::clone(gateway)))));
@@ -93,7 +107,8 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
 }
 
 /// Serves until SIGTERM or SIGINT, then ends in order: readiness falls, queued batch work is turned away, new work is
-/// refused, what is under way finishes, records are flushed.
+/// refused, what is under way finishes, records are flushed. SIGHUP reloads. A second signal to end is heard, too: what
+/// is under way is then answered with an error at once.
 ///
 /// # Errors
 /// When signals cannot be listened for, or a listener failed.
@@ -101,17 +116,14 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     let (client, admin) = (listeners.client.handle(), listeners.admin.handle());
     let client_task = actix_web::rt::spawn(listeners.client);
     let admin_task = actix_web::rt::spawn(listeners.admin);
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => gateway.telemetry.events.lifecycle("SIGTERM: draining"),
-        _ = interrupt.recv() => gateway.telemetry.events.lifecycle("SIGINT: draining"),
-    }
-    drain(&gateway).await;
+    let mut signals = Signals::listen()?;
+    signals.serve_until_end(&gateway).await;
+    gateway.telemetry.events.lifecycle("draining");
+    drain(&gateway, &mut signals).await;
     // Open dashboards would hold the admin listener up; until here they have shown the draining.
     listeners.dashboard.close();
     stop(client, admin).await;
-    let _ended = timeout(RESERVE, async { (client_task.await, admin_task.await) }).await;
+    let _ended = timeout(STEP, async { (client_task.await, admin_task.await) }).await;
     if let Some(redis) = &gateway.redis {
         redis.stop();
     }
@@ -119,22 +131,71 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     gateway.journal.retry()
 }
 
-async fn drain(gateway: &Gateway) {
+/// What the process is told from outside.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => tracing::info!("SIGTERM"),
+            _ = self.interrupt.recv() => tracing::info!("SIGINT"),
+        }
+    }
+
+    async fn serve_until_end(&mut self, gateway: &Arc<Gateway>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return tracing::info!("SIGTERM: draining"),
+                _ = self.interrupt.recv() => return tracing::info!("SIGINT: draining"),
+                _ = self.hang_up.recv() => {
+                    // In a task of its own, so that a signal to end is heard meanwhile. What is wrong is reported there.
+                    let gateway = Arc::clone(gateway);
+                    actix_web::rt::spawn(async move { drop(gateway.reload(&By::signal()).await) });
+                }
+            }
+        }
+    }
+}
+
+async fn drain(gateway: &Gateway, signals: &mut Signals) {
     let limit = gateway.running.load().plan.server.drain;
-    let end = tokio::time::Instant::now() + limit.saturating_sub(RESERVE * 2);
+    let end = tokio::time::Instant::now() + limit.saturating_sub(STEP * 3);
     gateway.lifecycle.drain();
-    for upstream in &gateway.running.load().upstreams {
+    for upstream in gateway.running.load().upstreams.iter() {
         upstream.actor.do_send(Order(Command::ShutDown));
     }
-    sleep(NOTICE.min(limit / 2)).await;
-    gateway.lifecycle.refuse();
-    if tokio::time::timeout_at(end, gateway.lifecycle.idle()).await.is_err() {
-        tracing::warn!(requests = gateway.lifecycle.in_flight(), "drain_s is over, requests are cut");
+    let finishing = async {
+        sleep(NOTICE.min(limit / 2)).await;
+        gateway.lifecycle.refuse();
+        sleep(REFUSAL).await;
+        gateway.lifecycle.idle().await;
+    };
+    let finished = tokio::select! {
+        finished = timeout_at(end, finishing) => finished.is_ok(),
+        () = signals.end() => false,
+    };
+    if !finished {
+        tracing::warn!(requests = gateway.lifecycle.in_flight(), "time is over: requests under way are cut");
+        gateway.lifecycle.refuse();
+        gateway.lifecycle.cut();
+        let _in_time = timeout(STEP, gateway.lifecycle.idle()).await;
     }
 }
 
 async fn stop(client: ServerHandle, admin: ServerHandle) {
     // Every request has had its time by now; graceful only lets written answers leave the sockets.
-    let _in_time = timeout(RESERVE, client.stop(true)).await;
+    let _in_time = timeout(STEP, client.stop(true)).await;
     admin.stop(false).await;
 }

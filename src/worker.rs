@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,6 @@ use crate::dialects::upstream::{
 use crate::dialects::wire::{Answer, Wire, WireError};
 use crate::dialects::{BadAnswer, EmbedRequest, Input, ProviderError, Unsupported, WireRequest, client, simulated};
 use crate::gateway::Gateway;
-use crate::ids::UpstreamId;
 use crate::journey::classify::{Call, EmbedTask};
 use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
@@ -31,6 +29,7 @@ use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::requests::RequestEnd;
 use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
@@ -51,7 +50,7 @@ type KnownWire = (Arc<Upstream>, Rc<Wire>);
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
-    wires: RefCell<HashMap<UpstreamId, KnownWire>>,
+    wires: RefCell<Vec<KnownWire>>,
     served: RefCell<Vec<Fact>>,
 }
 
@@ -149,7 +148,7 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
-        let worker = Rc::new(Worker { gateway, wires: RefCell::new(HashMap::new()), served: RefCell::new(Vec::new()) });
+        let worker = Rc::new(Worker { gateway, wires: RefCell::new(Vec::new()), served: RefCell::new(Vec::new()) });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
@@ -161,8 +160,15 @@ impl Worker {
         worker
     }
 
+    /// Tells of a request that comes to its end now; how long it took.
+    pub fn tell(&self, end: &RequestEnd) -> Duration {
+        let latency = clock::mono().since(end.started);
+        self.served(self.gateway.telemetry.request_ended(end, latency));
+        latency
+    }
+
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, fact: Fact) {
+    fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
             buffer.push(fact);
@@ -185,16 +191,17 @@ impl Worker {
         self.gateway.backlog.push(records);
     }
 
-    /// This worker's client for `plan`; a reload that changed the upstream gets a new one.
+    /// This worker's client for `plan`. A reload that changed the upstream gets a new one; the old one stays as long as
+    /// requests that began before it are under way, so that the two never take turns in one place.
     fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        if let Some((known, wire)) = wires.get(&plan.id)
-            && Arc::ptr_eq(known, plan)
-        {
+        if let Some((_, wire)) = wires.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
             return Rc::clone(wire);
         }
+        // Only this list still knows what no configuration and no request has any more.
+        wires.retain(|(known, _)| Arc::strong_count(known) > 1);
         let wire = Rc::new(Wire::new(plan));
-        wires.insert(plan.id.clone(), (Arc::clone(plan), Rc::clone(&wire)));
+        wires.push((Arc::clone(plan), Rc::clone(&wire)));
         wire
     }
 

@@ -2,10 +2,12 @@
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes, against a real clock")]
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
+mod admin;
 mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod observe;
 mod redis;
 mod sdk;
 mod support;

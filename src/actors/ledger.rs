@@ -25,7 +25,7 @@ use crate::pure::money::Money;
 use crate::pure::tenant_limits::{Allowances, Exceeded, TenantLimits};
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
-use crate::store::record::{PeriodRecord, Record, ReleaseReason, ReleaseRecord};
+use crate::store::record::{CreditRecord, PeriodRecord, Record, ReleaseReason, ReleaseRecord};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
@@ -111,15 +111,19 @@ pub struct Metered {
     pub charge: Money,
 }
 
-/// Adds money.
+/// Adds money; it is in the journal before the answer.
 #[derive(Debug, Message)]
-#[rtype(result = "CreditOutcome")]
+#[rtype(result = "Result<CreditOutcome, NotKept>")]
 pub struct Credit {
     /// How much.
     pub amount: Money,
     /// The same key again changes nothing.
     pub idempotency_key: String,
 }
+
+/// The journal could not take it, or the actor is restarting; nothing changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotKept;
 
 /// What a reload says of the tenant's money. A fact.
 #[derive(Debug, Message)]
@@ -387,6 +391,30 @@ impl LedgerActor {
         }
     }
 
+    /// Adds money and notes it. Credits are rare, so the account is copied to have nothing to take back when the journal
+    /// refuses.
+    fn credit(&mut self, ask: Credit) -> Result<CreditOutcome, NotKept> {
+        let mut credited = self.account.clone();
+        let outcome = credited.credit(ask.amount, &ask.idempotency_key);
+        if outcome == CreditOutcome::Applied {
+            let record = Record::Credit(CreditRecord {
+                time: clock::wall(),
+                tenant: self.tenant.clone(),
+                amount: ask.amount,
+                idempotency_key: ask.idempotency_key,
+            });
+            if let Err(error) = self.journal.append(&record) {
+                self.telemetry.store_failed("credit", &error);
+                // Any other refusal of the disk leaves the record accepted, to be written later.
+                if error.kind() == std::io::ErrorKind::OutOfMemory {
+                    return Err(NotKept);
+                }
+            }
+            self.account = credited;
+        }
+        Ok(outcome)
+    }
+
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
@@ -520,11 +548,11 @@ impl Handler<Credit> for LedgerActor {
     fn handle(&mut self, ask: Credit, context: &mut Self::Context) -> Self::Result {
         let outcome = guarded::<Self, _>(context, ActorKind::Ledger, || {
             self.roll();
-            let outcome = self.account.credit(ask.amount, &ask.idempotency_key);
+            let outcome = self.credit(ask);
             self.finish(clock::mono());
             outcome
         });
-        MessageResult(outcome.unwrap_or(CreditOutcome::Refused))
+        MessageResult(outcome.unwrap_or(Err(NotKept)))
     }
 }
 

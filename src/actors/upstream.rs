@@ -112,7 +112,9 @@ pub enum Command {
     Verified,
     /// Its vectors are others: take it out.
     Quarantine,
-    /// Turn away everything that waits: the process ends.
+    /// Try the key again: a reload brought another.
+    Unpark,
+    /// Let accepted work finish and turn away batch work that only waits: the process ends.
     ShutDown,
 }
 
@@ -133,14 +135,22 @@ pub struct Order(
 );
 
 /// A reload changed the limits.
-#[derive(Debug, Message)]
+#[derive(Message)]
 #[rtype(result = "()")]
 pub struct PolicyChanged {
     /// The new limits.
     pub policy: Policy,
     /// `quota.batch_size`.
     pub batch_size: usize,
+    /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
+    pub watch: Option<Watch>,
 }
+
+/// The configuration no longer has this upstream. Requests that began before still reach it; once none is left, its
+/// actor ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Retired;
 
 /// Looks at the state.
 #[derive(Debug, Message)]
@@ -192,7 +202,7 @@ const GAUGES_EVERY: Duration = Duration::from_secs(1);
 pub struct UpstreamHandle {
     /// What the configuration says.
     pub plan: Arc<Upstream>,
-    /// Its actor.
+    /// Its actor; a reload that changes the upstream makes another handle of the same actor.
     pub actor: Addr<UpstreamActor>,
     /// What the actor last published.
     pub board: Arc<Board>,
@@ -228,9 +238,6 @@ impl Drop for Permit {
     }
 }
 
-/// A waiting ask: its call, since when it waits, and where its answer goes.
-type Waiter = (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>);
-
 /// An upstream's part in shared limits.
 struct Exchange {
     quota: Arc<SharedQuota>,
@@ -248,11 +255,18 @@ impl Exchange {
     }
 }
 
+/// Somebody who waits for a permit.
+struct Waiting {
+    attempt: AttemptId,
+    since: Mono,
+    reply: oneshot::Sender<Result<Permit, Refusal>>,
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
     state: UpstreamState,
-    waiting: HashMap<WaiterId, Waiter>,
+    waiting: HashMap<WaiterId, Waiting>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
     calls: CallStats,
@@ -267,6 +281,7 @@ pub struct UpstreamActor {
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
+    retired: bool,
     /// Shares limits and opinions with other replicas; `None`: they are this process's own.
     shared: Option<Exchange>,
     board: Arc<Board>,
@@ -298,6 +313,7 @@ impl UpstreamActor {
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
+            retired: false,
             shared: shared.map(Exchange::new),
             board: Arc::clone(&board),
             telemetry,
@@ -319,7 +335,7 @@ impl UpstreamActor {
     fn settle(&mut self, now: Mono, context: &mut Context<Self>) {
         let polled = self.state.poll(now);
         for (waiter, verdict) in polled.answers {
-            let Some((attempt, since, reply)) = self.waiting.remove(&waiter) else {
+            let Some(Waiting { attempt, since, reply }) = self.waiting.remove(&waiter) else {
                 // Nobody is there to use it: the permit's own drop gives it back.
                 if let Ok(grant) = verdict {
                     drop(self.permit(grant.attempt, Duration::ZERO, context));
@@ -464,6 +480,7 @@ impl UpstreamActor {
                 self.state.resume();
                 self.state.unpark();
             }
+            Command::Unpark => self.state.unpark(),
             Command::Open => self.state.force_open(),
             Command::Close => self.state.force_close(),
             Command::AwaitCheck => self.state.unverified(true),
@@ -557,7 +574,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let (reply, answer) = oneshot::channel();
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
-            this.waiting.insert(waiter, (attempt, now, reply));
+            this.waiting.insert(waiter, Waiting { attempt, since: now, reply });
             this.doubt(now);
             this.state.ask(Ask { may_queue: true, ..ask }, now)
         });
@@ -607,9 +624,18 @@ impl Handler<PolicyChanged> for UpstreamActor {
     fn handle(&mut self, fact: PolicyChanged, context: &mut Self::Context) {
         self.on(context, |this, _| {
             this.batch_size = fact.batch_size;
+            this.watch = fact.watch;
             this.learned = Learned::default();
             this.state.reconfigure(fact.policy);
         });
+    }
+}
+
+impl Handler<Retired> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Retired, _: &mut Self::Context) {
+        self.retired = true;
     }
 }
 
@@ -634,6 +660,14 @@ impl Handler<GaugeTick> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
+        if self.retired {
+            // Whoever could still ask holds the board, and whoever has a permit is counted.
+            if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 {
+                tracing::info!(upstream = %self.id, "the last call of an upstream that was taken out has ended");
+                context.stop();
+            }
+            return;
+        }
         let shown = self.on(context, |this, now| {
             this.doubt(now);
             let known = this.state.flows() && this.recent.count(now) >= FEWEST;

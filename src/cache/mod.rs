@@ -7,6 +7,8 @@ pub mod remote;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+
 use crate::config::plan::{self, CacheBackend};
 use crate::ids::{ModelName, TenantId};
 use crate::pure::cache_key::CacheKey;
@@ -79,7 +81,7 @@ impl Cached {
 /// batch queue.
 #[derive(Debug)]
 pub struct Cache {
-    memory: Option<MemoryCache>,
+    memory: ArcSwapOption<MemoryCache>,
     remote: Option<Arc<RemoteCache>>,
     interactive: Flights,
     batch: Flights,
@@ -94,13 +96,10 @@ const LANDED_TTL: Duration = Duration::from_secs(2);
 impl Cache {
     /// An empty cache, with `link` for backends that share entries through Redis.
     pub fn new(plan: &plan::Cache, link: Option<&Arc<Link>>) -> Cache {
-        let memory = match plan.backend {
-            CacheBackend::Off => None,
-            CacheBackend::Memory | CacheBackend::Tiered => Some(MemoryCache::new(plan.max_bytes, plan.ttl)),
-            CacheBackend::Redis => Some(MemoryCache::new(LANDED_BYTES.min(plan.max_bytes), LANDED_TTL.min(plan.ttl))),
-        };
+        let memory = bounds(plan).map(|(bytes, ttl)| Arc::new(MemoryCache::new(bytes, ttl)));
         let shared = matches!(plan.backend, CacheBackend::Redis | CacheBackend::Tiered);
         let remote = link.filter(|_| shared).map(|link| Arc::new(RemoteCache::new(Arc::clone(link), plan.ttl)));
+        let memory = ArcSwapOption::from(memory);
         Cache { memory, remote, interactive: Flights::default(), batch: Flights::default() }
     }
 
@@ -121,7 +120,7 @@ impl Cache {
         entries
             .map(|(key, found)| {
                 let found = found.filter(|found| fits(&found.cached))?;
-                if let Some(memory) = &self.memory {
+                if let Some(memory) = self.memory.load().as_ref() {
                     memory.put_many(&found.tag, [(*key, &found.cached)], now);
                 }
                 Some(found.cached)
@@ -129,19 +128,32 @@ impl Cache {
             .collect()
     }
 
+    /// Takes over what a reload says: entries are kept as far as the new bounds go. Whether there is a part in Redis does
+    /// not change.
+    pub fn reconfigure(&self, plan: &plan::Cache) {
+        match (self.memory.load_full(), bounds(plan)) {
+            (Some(memory), Some((bytes, ttl))) => memory.resize(bytes, ttl),
+            (None, Some((bytes, ttl))) => self.memory.store(Some(Arc::new(MemoryCache::new(bytes, ttl)))),
+            (_, None) => self.memory.store(None),
+        }
+        if let Some(remote) = &self.remote {
+            remote.set_ttl(plan.ttl);
+        }
+    }
+
     /// Whether anything is kept.
     pub fn is_on(&self) -> bool {
-        self.memory.is_some()
+        self.memory.load().is_some()
     }
 
     /// What is kept in memory under a key.
     pub fn get(&self, key: &CacheKey, now: Mono) -> Option<Cached> {
-        self.memory.as_ref()?.get(key, now)
+        self.memory.load().as_ref()?.get(key, now)
     }
 
     /// Keeps a vector or a score.
     pub fn put(&self, key: CacheKey, cached: &Cached, tag: &EntryTag, now: Mono) {
-        if let Some(memory) = &self.memory {
+        if let Some(memory) = self.memory.load().as_ref() {
             memory.put_many(tag, [(key, cached)], now);
         }
         if let Some(remote) = &self.remote {
@@ -151,12 +163,21 @@ impl Cache {
 
     /// Drops the entries in memory that match; how many there were. [`RemoteCache::clear`] does it in Redis.
     pub fn clear(&self, filter: &CacheFilter) -> usize {
-        self.memory.as_ref().map_or(0, |memory| memory.clear(filter))
+        self.memory.load().as_ref().map_or(0, |memory| memory.clear(filter))
     }
 
     /// The calls under way of one kind of traffic.
     pub fn flights(&self, interactive: bool) -> &Flights {
         if interactive { &self.interactive } else { &self.batch }
+    }
+}
+
+/// Bytes and life of what is kept in memory; `None`: nothing is.
+fn bounds(plan: &plan::Cache) -> Option<(u64, Duration)> {
+    match plan.backend {
+        CacheBackend::Off => None,
+        CacheBackend::Memory | CacheBackend::Tiered => Some((plan.max_bytes, plan.ttl)),
+        CacheBackend::Redis => Some((LANDED_BYTES.min(plan.max_bytes), LANDED_TTL.min(plan.ttl))),
     }
 }
 

@@ -6,15 +6,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::config::plan::{ModelKind, Plan, Provider};
-use crate::config::{self, Environment, Source};
+use crate::config::{self, Environment, Joined, Source};
 use crate::gateway::Gateway;
 use crate::server::{self, Listeners};
 use crate::telemetry::{Telemetry, panics};
 
 /// Runs the gateway until it is told to stop. Exit code 1 when it cannot start.
 pub fn run(path: Option<&Path>) -> ExitCode {
-    let plan = match config::load(&Source::of(path), &Environment::of_process()) {
-        Ok(plan) => plan,
+    let source = Source::of(path);
+    let loaded = source.read().and_then(|text| {
+        let plan = config::load_with(&text, &Environment::of_process(), &Joined::default())?;
+        Ok((text, plan))
+    });
+    let (text, plan) = match loaded {
+        Ok(loaded) => loaded,
         Err(problems) => {
             eprintln!("{problems}");
             return ExitCode::FAILURE;
@@ -26,7 +31,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed before");
     }
-    let outcome = actix_web::rt::System::new().block_on(gateway(plan, Arc::clone(&telemetry)));
+    let outcome = actix_web::rt::System::new().block_on(gateway(source, text, plan, Arc::clone(&telemetry)));
     telemetry.stop();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,8 +42,8 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     }
 }
 
-async fn gateway(plan: Plan, telemetry: Arc<Telemetry>) -> io::Result<()> {
-    let gateway = Gateway::start(plan, telemetry).map_err(io::Error::other)?;
+async fn gateway(source: Source, text: Source, plan: Plan, telemetry: Arc<Telemetry>) -> io::Result<()> {
+    let gateway = Gateway::start(source, text, plan, telemetry).map_err(io::Error::other)?;
     let listeners = server::bind(&gateway)?;
     announce(&gateway.running.load().plan, &listeners)?;
     server::serve(gateway, listeners).await
@@ -48,7 +53,8 @@ async fn gateway(plan: Plan, telemetry: Arc<Telemetry>) -> io::Result<()> {
 fn announce(plan: &Plan, listeners: &Listeners) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", plan.describe())?;
-    writeln!(out, "clients: http://{}", listeners.client_addr)?;
+    let scheme = if plan.server.tls.is_some() { "https" } else { "http" };
+    writeln!(out, "clients: {scheme}://{}", listeners.client_addr)?;
     writeln!(out, "admin:   http://{}", listeners.admin_addr)?;
     if plan.upstreams.iter().any(|upstream| upstream.provider == Provider::Simulated) {
         writeln!(
@@ -62,7 +68,7 @@ fn announce(plan: &Plan, listeners: &Listeners) -> io::Result<()> {
         let key = plan.demo_key.as_ref().map_or("$VECTORGATE_KEY", |key| key.expose());
         writeln!(
             out,
-            "\ntry it:\n  curl -i http://{}/v1/embeddings -H 'Authorization: Bearer {key}' \
+            "\ntry it:\n  curl -i {scheme}://{}/v1/embeddings -H 'Authorization: Bearer {key}' \
              -H 'Content-Type: application/json' \\\n       -d '{{\"model\":\"{}\",\"input\":\"How do I configure \
              mutual TLS?\"}}'",
             listeners.client_addr, model.name

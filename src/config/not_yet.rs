@@ -9,15 +9,7 @@ type Entry = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// What is not there yet.
 const NOT_YET: &[Entry] = &[
-    ("server.tls_cert", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
-    ("server.tls_key", |value| !is(value, &[""]), "TLS on the listener is not available yet"),
-    (
-        "server.cors_origins",
-        |value| !matches!(value, Value::List(list) if list.is_empty()),
-        "CORS is not available yet",
-    ),
     ("collections", |_| true, "collections are not available yet"),
-    ("tenants[].budget_period", |value| !is(value, &["none"]), "budgets that refill are not available yet"),
     ("models[].kind", |value| is(value, &["chat"]), "chat models are not available yet"),
     ("upstreams[].provider", |value| is(value, &["anthropic"]), "the provider anthropic is not available yet"),
 ];

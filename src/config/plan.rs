@@ -17,6 +17,7 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
 
 use super::secret::Secret;
+use crate::tls::Certificate;
 
 /// A whole, valid configuration.
 #[derive(Debug)]
@@ -74,8 +75,8 @@ pub struct Server {
     pub body_timeout: Duration,
     /// Longest shutdown.
     pub drain: Duration,
-    /// Certificate and key files (PEM) when the client listener speaks TLS.
-    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Certificate and key when the client listener speaks TLS.
+    pub tls: Option<Certificate>,
     /// Origins that browsers may call from.
     pub cors_origins: Vec<String>,
 }

@@ -6,6 +6,7 @@ use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use crate::config::secret::Secret;
 use crate::error::{ApiError, Code};
 use crate::ids::KeyFingerprint;
 
@@ -30,12 +31,24 @@ impl<T> KeyRing<T> {
         self.entries.insert(sha256, owner);
     }
 
+    /// Whether the key of this hash opens anything.
+    pub fn has(&self, sha256: &[u8; 32]) -> bool {
+        self.entries.contains_key(sha256)
+    }
+
     /// The owner of `secret`.
     pub fn find(&self, secret: &str) -> Option<&T> {
         let digest: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
         let (stored, owner) = self.entries.get_key_value(&digest)?;
         bool::from(stored.ct_eq(&digest)).then_some(owner)
     }
+}
+
+/// The secret made of `random`, `vg-` and 43 URL-safe base64 characters, and its SHA-256.
+pub fn new_key(random: &[u8; 32]) -> (Secret, [u8; 32]) {
+    let text = format!("vg-{}", base64_simd::URL_SAFE_NO_PAD.encode_to_string(random));
+    let sha256 = Sha256::digest(&text).into();
+    (Secret::new(text), sha256)
 }
 
 /// The first 16 hex digits of a key's SHA-256.
@@ -92,6 +105,14 @@ mod tests {
         check(&[("authorization", "Basic abc"), ("api-key", "k3")], Some("k3"));
         check(&[("authorization", "Bearer ")], None);
         check(&[], None);
+    }
+
+    #[test]
+    fn a_new_key_is_its_prefix_and_43_safe_characters() {
+        let (secret, sha256) = new_key(&[0xfb; 32]);
+        assert_eq!(secret.expose(), "vg--_v7-_v7-_v7-_v7-_v7-_v7-_v7-_v7-_v7-_v7-_s");
+        assert_eq!(secret.expose().len(), 46);
+        assert_eq!(sha256, <[u8; 32]>::from(Sha256::digest(secret.expose())));
     }
 
     #[test]

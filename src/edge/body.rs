@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::dialects::client;
 use crate::error::{ApiError, Code};
+use crate::lifecycle;
 
 use super::scan::{Scan, ScanLimits, Scanner};
 
@@ -27,7 +28,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// Bytes of request bodies in memory, all requests together.
 #[derive(Debug)]
 pub struct BodyBudget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
 }
 
@@ -41,7 +42,12 @@ pub struct BodyShare {
 impl BodyBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<BodyBudget> {
-        Arc::new(BodyBudget { limit, used: AtomicU64::new(0) })
+        Arc::new(BodyBudget { limit: AtomicU64::new(limit), used: AtomicU64::new(0) })
+    }
+
+    /// Another limit; what is taken stays taken.
+    pub fn resize(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Bytes in use.
@@ -50,9 +56,10 @@ impl BodyBudget {
     }
 
     fn take(self: &Arc<Self>, bytes: u64) -> Option<BodyShare> {
+        let limit = self.limit.load(Ordering::Relaxed);
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .ok()?;
         Some(BodyShare { budget: Arc::clone(self), bytes })
@@ -135,6 +142,7 @@ pub async fn read(
     budget: &Arc<BodyBudget>,
 ) -> Result<ScannedBody, ApiError> {
     check_media_type(request)?;
+    let lifecycle = std::sync::Arc::clone(&super::worker(request)?.gateway.lifecycle);
     let announced = announced_length(request);
     if let Some(length) = announced.filter(|length| *length > limits.max_bytes) {
         if !request.headers().contains_key(EXPECT) {
@@ -153,7 +161,12 @@ pub async fn read(
     let mut seen = 0;
     let end = if offers_websocket(request) { expected } else { u64::MAX };
     while seen < end {
-        let piece = match timeout(limits.idle, payload.next()).await {
+        let piece = tokio::select! {
+            biased;
+            piece = timeout(limits.idle, payload.next()) => piece,
+            () = lifecycle.cut_off() => return Err(lifecycle::cut_error()),
+        };
+        let piece = match piece {
             Err(_elapsed) => return Err(body_timeout(limits.idle)),
             Ok(None) => break,
             Ok(Some(Err(error))) => {

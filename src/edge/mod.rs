@@ -3,6 +3,8 @@
 pub mod admin;
 pub mod auth;
 pub mod body;
+pub mod frame;
+pub mod leaving;
 pub mod models;
 pub mod ops;
 pub mod request;

@@ -16,9 +16,11 @@ use crate::ids::ModelName;
 use crate::journey::classify::{self, Call, Context};
 use crate::journey::settle::Finished;
 use crate::journey::{self, rerank};
+use crate::lifecycle::InFlight;
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits, ScannedBody};
+use super::leaving;
 use super::request::{self, Arrival};
 use super::respond;
 use super::routes::{Entry, Op};
@@ -33,7 +35,7 @@ pub async fn post(http: HttpRequest, mut payload: Payload, entry: Entry) -> Http
     };
     let arrival = request::arrive(&worker, &http);
     match answer(&worker, &http, &mut payload, entry, &mut dialect, arrival.clone()).await {
-        Ok(finished) => respond::answer(finished),
+        Ok((finished, in_flight)) => leaving::tie(respond::answer(finished), in_flight),
         Err(error) => {
             let (operation, class) = entry.op.stands_for();
             request::refused(&worker, &arrival, operation, class, &error);
@@ -49,7 +51,7 @@ async fn answer(
     entry: Entry,
     dialect: &mut ClientDialect,
     arrival: Arrival,
-) -> Result<Finished, ApiError> {
+) -> Result<(Finished, InFlight), ApiError> {
     let (context, in_flight) = request::enter(worker, http, arrival, *dialect)?;
     let incoming = Incoming { http, payload, worker, context };
     let named = super::routes::model_of(http)?;
@@ -145,14 +147,10 @@ fn embed_call(
 
 /// Runs the journey as a task of its own: a client that leaves drops this future, and the journey learns of it through
 /// the token instead of being cut.
-async fn run(worker: Rc<Worker>, call: Call, in_flight: crate::lifecycle::InFlight) -> Result<Finished, ApiError> {
+async fn run(worker: Rc<Worker>, call: Call, in_flight: InFlight) -> Result<(Finished, InFlight), ApiError> {
     let gone = CancellationToken::new();
     let leaving = gone.clone().drop_guard();
-    let task = actix_web::rt::spawn(async move {
-        let finished = journey::serve(worker, call, gone).await;
-        drop(in_flight);
-        finished
-    });
+    let task = actix_web::rt::spawn(async move { (journey::serve(worker, call, gone).await, in_flight) });
     let finished = task.await;
     leaving.disarm();
     finished.map_err(|_panicked| ApiError::new(Code::Internal, "the request hit a fault of the gateway"))

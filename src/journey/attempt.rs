@@ -33,10 +33,12 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -45,7 +47,7 @@ use super::classify::{Call, EmbedTask, Task};
 use super::guards::Hold;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
-use super::settle::{Spent, Tally};
+use super::settle::{Spent, Tally, UnderWay};
 use cutter::Cutter;
 use failure::{Failure, PartError, kind_of};
 use race::Decided;
@@ -53,6 +55,20 @@ use race::Decided;
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
+
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a permit is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tries {
+    /// The first call of the request.
+    First,
+    /// A further part of it.
+    More,
+    /// A part whose call failed.
+    Again,
+}
 
 struct PartEnd {
     range: Range<usize>,
@@ -86,7 +102,9 @@ pub async fn run(
 ) -> Result<(), ApiError> {
     let routes = refuse::capable_routes(call)?;
     let indices: Vec<usize> = round.led.iter().map(|work| work.input).collect();
-    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope: envelope(call) };
+    let under_way = tally.under_way.clone();
+    let envelope = envelope(call);
+    let parts = Parts { worker, call, gone, indices: &indices, routes: &routes, envelope, under_way };
     let mut cutter = Cutter::new(&parts);
     let Some(first) = cutter.next(&parts) else { return Ok(()) };
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
@@ -148,6 +166,7 @@ struct Parts<'a> {
     /// Input index of each work.
     indices: &'a [usize],
     routes: &'a std::sync::Arc<[Route]>,
+    under_way: UnderWay,
     /// Bytes that a call's body has besides its inputs, at most.
     envelope: u64,
 }
@@ -222,7 +241,10 @@ impl Parts<'_> {
         }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], false).await;
+            return self.reserve(&range, None, &[], Tries::First).await;
+        }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
@@ -238,7 +260,7 @@ impl Parts<'_> {
         };
         let holds_money = bounds.upper > Money::ZERO;
         let mut hold = Hold::new(tenant.ledger.clone(), id);
-        let reserved = self.reserve(&range, Some(ask), &[], false).await?;
+        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
         hold.amount = reserved.held;
         if holds_money {
             // Noted first: a record that is told to have failed may be kept and written after all.
@@ -260,6 +282,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
     }
 
     /// Holds the money of a tenant whose balance replicas share.
@@ -304,6 +345,7 @@ impl Parts<'_> {
             tokens: self.tokens(range),
             items: range.len(),
             may_queue,
+            begun: true,
             deadline: self.deadline(clock::mono()),
             roll: rand::random(),
         }
@@ -314,17 +356,17 @@ impl Parts<'_> {
         range: &Range<usize>,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
-        retry: bool,
+        tries: Tries,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
-        let ask = self.ask(range, true);
+        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
         let _stage = self.call.context.trace.stage("reserve");
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),
             avoid: avoid.to_vec(),
-            retry,
+            retry: tries == Tries::Again,
             ask,
             rolls: [rand::random(), rand::random()],
         };
@@ -358,7 +400,10 @@ impl Parts<'_> {
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
-                None => self.reserve(&range, None, &avoid, last.is_some()).await,
+                None => {
+                    let tries = if last.is_some() { Tries::Again } else { Tries::More };
+                    self.reserve(&range, None, &avoid, tries).await
+                }
             };
             let reserved = match permitted {
                 Ok(reserved) => reserved,
@@ -367,8 +412,10 @@ impl Parts<'_> {
                     break Err(last.map_or(PartError::Failed { error: refused, reach: Reach::Upstream }, Into::into));
                 }
             };
+            let sent = self.under_way.begin(self.expected(&self.routes[reserved.route], &range));
             let Decided { route: index, permit, exchange, latency } =
                 self.decide(reserved, &range, &mut avoid, &mut seen).await;
+            self.under_way.end(sent);
             let route = &self.routes[index];
             let mut report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
@@ -395,6 +442,11 @@ impl Parts<'_> {
             }
         };
         PartEnd { range, result, seen }
+    }
+
+    /// What a call will cost, as far as is known before its answer.
+    fn expected(&self, route: &Route, range: &Range<usize>) -> Spent {
+        self.bill(route, range.len(), self.tokens(range), true, None)
     }
 
     async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {

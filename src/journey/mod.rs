@@ -22,6 +22,7 @@ use std::rc::Rc;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{ApiError, Code};
+use crate::lifecycle;
 use crate::worker::Worker;
 
 use classify::Call;
@@ -37,7 +38,14 @@ const ROUNDS: usize = 3;
 /// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
 pub async fn serve(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
-    let mut result = entries(&worker, &call, &gone, &mut tally).await;
+    let lifecycle = &worker.gateway.lifecycle;
+    let mut result = tokio::select! {
+        // In this order, so that what is ready at once costs no look at the token.
+        biased;
+        result = entries(&worker, &call, &gone, &mut tally) => result,
+        () = lifecycle.cut_off() => Err(lifecycle::cut_error()),
+    };
+    tally.book_under_way();
     if gone.is_cancelled() && result.is_ok() {
         // It is cached and on the books, but nobody gets it.
         result = Err(plan::client_gone());

@@ -49,6 +49,7 @@ struct Held {
     attempt: AttemptId,
     class: TrafficClass,
     roll: f64,
+    begun: bool,
 }
 
 /// One call in flight.
@@ -103,6 +104,8 @@ pub struct UpstreamState {
     unverified: bool,
     draining: bool,
     shutting_down: bool,
+    /// Those who wait have not been told yet that the gateway shuts down.
+    turn_away: bool,
     last_error: Option<(&'static str, Mono)>,
     counters: Counters,
     effects: Vec<Effect>,
@@ -132,6 +135,7 @@ impl UpstreamState {
             unverified: false,
             draining: false,
             shutting_down: false,
+            turn_away: false,
             last_error: None,
             counters: Counters::default(),
             effects: Vec::new(),
@@ -180,7 +184,7 @@ impl UpstreamState {
             if need.tier == Tier::Batch {
                 self.batch.charge(&ask.tenant, ask.weight, need.tokens);
             }
-            let held = Held { attempt: ask.attempt, class: ask.class, roll: ask.roll };
+            let held = Held { attempt: ask.attempt, class: ask.class, roll: ask.roll, begun: ask.begun };
             return Decision::Grant(self.grant(held, need, Duration::ZERO, now));
         }
         match self.enqueue(ask, block, now) {
@@ -196,6 +200,9 @@ impl UpstreamState {
         if let Some(refusal) = self.shut(now) {
             self.flush(refusal, now, &mut answers);
         } else {
+            if std::mem::take(&mut self.turn_away) {
+                self.turn_away_batch(now, &mut answers);
+            }
             self.expire_waiting(now, &mut answers);
             self.grant_waiting(now, &mut answers);
         }
@@ -228,9 +235,7 @@ impl UpstreamState {
 
     /// An operator's or a key's reason to send nothing at all.
     fn closed(&self) -> Option<Why> {
-        if self.shutting_down {
-            Some(Why::ShuttingDown)
-        } else if self.draining {
+        if self.draining {
             Some(Why::Draining)
         } else if self.quarantined {
             Some(Why::Quarantined)
@@ -396,8 +401,11 @@ impl UpstreamState {
             items: ask.items.max(1),
             enqueued: now,
             expires,
-            payload: Held { attempt: ask.attempt, class: ask.class, roll: ask.roll },
+            payload: Held { attempt: ask.attempt, class: ask.class, roll: ask.roll, begun: ask.begun },
         };
+        if self.shutting_down && turned_away(&waiting.payload) {
+            return Err(Refusal { why: Why::ShuttingDown, retry_at: None });
+        }
         let full = Refusal { why: Why::QueueFull, retry_at: block.at };
         match tier {
             Tier::Interactive => {
@@ -430,6 +438,22 @@ impl UpstreamState {
         let interactive = std::mem::take(&mut self.interactive);
         for waiting in interactive.into_iter().chain(self.batch.drain()) {
             self.answer_refusal(&waiting, refusal, now, out);
+        }
+    }
+
+    /// Answers the batch work that has only waited so far; the rest keeps its order.
+    fn turn_away_batch(&mut self, now: Mono, out: &mut Answers) {
+        let (away, stays): (Vec<_>, Vec<_>) =
+            self.batch.drain().into_iter().partition(|waiting| turned_away(&waiting.payload));
+        for waiting in away {
+            self.answer_refusal(&waiting, Refusal { why: Why::ShuttingDown, retry_at: None }, now, out);
+        }
+        for waiting in stays {
+            let waiter = waiting.waiter;
+            if self.batch.push(waiting).is_err() {
+                self.effects.push(Effect::Impossible("a waiter found no place in the queue that it had left"));
+                out.push((waiter, Err(Refusal { why: Why::ShuttingDown, retry_at: None })));
+            }
         }
     }
 
@@ -496,6 +520,11 @@ impl UpstreamState {
 }
 
 type Answers = Vec<(WaiterId, Result<Grant, Refusal>)>;
+
+/// Whether somebody may not wait while the gateway shuts down: batch work without a call so far can go elsewhere.
+fn turned_away(held: &Held) -> bool {
+    Tier::of(held.class) == Tier::Batch && !held.begun
+}
 
 fn slot_of(tier: Tier) -> usize {
     match tier {

@@ -222,6 +222,7 @@ impl Simulation {
             class,
             tokens,
             items: 1 + self.rolls.below(20) as usize,
+            begun: false,
             may_queue: !self.rolls.one_in(5),
             deadline: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
             roll: self.rolls.unit(),
@@ -465,6 +466,10 @@ impl Simulation {
     /// Ends everything and checks that nothing is left over.
     fn end(&mut self) {
         self.state.shutdown();
+        let poll = self.state.poll(self.now);
+        self.take(poll);
+        // A shutdown lets interactive work wait its moment; an operator's order lets nobody.
+        self.state.drain();
         let poll = self.state.poll(self.now);
         self.take(poll);
         self.hold(self.waiting.is_empty(), "I3: everybody who waited was answered");

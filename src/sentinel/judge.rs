@@ -107,6 +107,33 @@ impl Judge {
         Judge { spaces: spaces.collect(), hurried: false }
     }
 
+    /// The verdicts over other spaces, after a reload. Members in the order of the file, each with whether it is what it
+    /// was, so that its verdict still holds.
+    pub fn renewed(
+        &self,
+        spaces: impl IntoIterator<Item = (SpaceId, Vec<(UpstreamId, bool)>)>,
+        kept: &BTreeMap<SpaceId, Reference>,
+    ) -> Judge {
+        let spaces = spaces.into_iter().map(|(space, members)| {
+            let before = self.spaces.get(&space);
+            let state = |id: &UpstreamId| {
+                let found = before?.members.iter().find(|(one, _)| one == id);
+                found.map(|(_, state)| state.clone())
+            };
+            let members = members
+                .into_iter()
+                .map(|(id, same)| {
+                    let state = if same { state(&id).unwrap_or(State::Open) } else { State::Open };
+                    (id, state)
+                })
+                .collect();
+            let known = || kept.get(&space).and_then(|kept| Some((kept.upstream.clone(), kept.fingerprint()?)));
+            let reference = before.and_then(|before| before.reference.clone()).or_else(known);
+            (space, Space { members, reference })
+        });
+        Judge { spaces: spaces.collect(), hurried: false }
+    }
+
     /// The references in force.
     pub fn references(&self) -> BTreeMap<SpaceId, Reference> {
         let kept = self.spaces.iter().filter_map(|(space, known)| {
@@ -218,6 +245,19 @@ mod tests {
             Finding::ReferenceChanged { upstream, space, .. } => format!("{upstream} changed {space}"),
         };
         findings.into_iter().map(tell).collect()
+    }
+
+    #[test]
+    fn a_reload_keeps_the_verdicts_over_what_stays() {
+        let mut judge = judge(&[("A", &["one", "two"])]);
+        answer(&mut judge, "one", "A", Some(vectors(1.0, 0.0)));
+        answer(&mut judge, "two", "A", Some(vectors(1.0, 0.0)));
+        let members = |list: &[(&str, bool)]| list.iter().map(|(id, same)| (UpstreamId::from(*id), *same)).collect();
+        let next = [("A".into(), members(&[("one", true), ("two", false), ("three", false)]))];
+        let mut judge = judge.renewed(next, &BTreeMap::new());
+        assert_eq!(answer(&mut judge, "two", "A", Some(vectors(0.0, 1.0))), ["two differs in A"]);
+        assert_eq!(answer(&mut judge, "three", "A", Some(vectors(1.0, 0.0))), ["three verified"]);
+        assert_eq!(answer(&mut judge, "one", "A", Some(vectors(1.0, 0.0))), ["one verified"]);
     }
 
     #[test]

@@ -126,6 +126,8 @@ impl Book {
             }
             Record::Cursor(cursor) => self.page(&cursor.tenant).advance(&cursor.entry),
             Record::TenantChange(tenant) => self.page(&tenant.tenant).change(&tenant.change, tenant.time),
+            // Told for people; what an action changed has records of its own.
+            Record::Admin(_) => {}
             Record::Snapshot(snapshot) => self.clone_from(&snapshot.book),
         }
     }

@@ -6,11 +6,13 @@
 //! - [`disk`]: the folder
 //! - [`writer`]: appends, keeps what the disk refused, starts new segments, recovers
 //! - [`journal`]: the writer for many threads, and syncing to the device
+//! - [`audit`]: reading back what was done on the admin side
 //! - [`redis`]: the ledger that replicas share
 //! - [`usage`]: reading records back, filtered and summed
 //!
 //! Invariant: no rule about money is made here; accounts decide, the store remembers.
 
+pub mod audit;
 pub mod book;
 pub mod disk;
 pub mod journal;

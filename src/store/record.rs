@@ -238,6 +238,24 @@ pub enum TenantChange {
     },
 }
 
+/// Somebody used the admin side: who, when, what. Never holds a secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdminRecord {
+    /// When.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// By which right: `token`, `loopback` or `signal`.
+    pub who: String,
+    /// What was done, such as `credit`.
+    pub action: String,
+    /// To what, such as a tenant's id.
+    pub subject: String,
+    /// How it was; null where nothing was.
+    pub before: serde_json::Value,
+    /// How it is; null where nothing is.
+    pub after: serde_json::Value,
+}
+
 /// All that earlier records amount to; the first line of every segment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
@@ -264,6 +282,8 @@ pub enum Record {
     PeriodStart(PeriodRecord),
     /// A tenant or key changed.
     TenantChange(TenantRecord),
+    /// Somebody used the admin side.
+    Admin(AdminRecord),
     /// A request ended, and the shared ledger is yet to be told.
     Pending(PendingRecord),
     /// The shared stream was read.
@@ -290,6 +310,7 @@ impl Record {
             Record::Credit(record) => record.time,
             Record::PeriodStart(record) => record.time,
             Record::TenantChange(record) => record.time,
+            Record::Admin(record) => record.time,
             Record::Pending(record) => record.time,
             Record::Cursor(record) => record.time,
             Record::Snapshot(record) => record.time,
@@ -310,6 +331,7 @@ impl Record {
             Some(b"tenant_change") => serde_json::from_slice(json).map(Record::TenantChange),
             Some(b"pending") => serde_json::from_slice(json).map(Record::Pending),
             Some(b"cursor") => serde_json::from_slice(json).map(Record::Cursor),
+            Some(b"admin") => serde_json::from_slice(json).map(Record::Admin),
             Some(b"snapshot") => serde_json::from_slice(json).map(Record::Snapshot),
             _ => Err(serde::de::Error::custom("a record of a kind that this version does not know")),
         }
@@ -320,6 +342,13 @@ impl UsageRecord {
     /// Reads one line's JSON if it is a usage record; other kinds cost no parsing.
     pub fn from_json(json: &[u8]) -> Option<serde_json::Result<UsageRecord>> {
         (kind(json) == Some(b"usage")).then(|| serde_json::from_slice(json))
+    }
+}
+
+impl AdminRecord {
+    /// Reads one line's JSON if it is about the admin side; other kinds cost no parsing.
+    pub fn from_json(json: &[u8]) -> Option<serde_json::Result<AdminRecord>> {
+        (kind(json) == Some(b"admin")).then(|| serde_json::from_slice(json))
     }
 }
 

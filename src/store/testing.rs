@@ -77,7 +77,7 @@ pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
     let time = (0..172_800_000_i64).prop_map(at);
     let amount = (0..1_000_000_000_000_000_000_000_i128).prop_map(Money::from_units);
     let fingerprint = "[0-9a-f]{16}".prop_map(KeyFingerprint::from);
-    (tenant, time, amount, fingerprint, 1..40_u64, 0..7_u8, any::<bool>()).prop_map(
+    (tenant, time, amount, fingerprint, 1..40_u64, 0..8_u8, any::<bool>()).prop_map(
         |(tenant, time, amount, fingerprint, id, kind, flag)| match kind {
             0 | 1 => Record::Usage(Box::new(UsageRecord {
                 time,
@@ -105,6 +105,14 @@ pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
                 tenant,
                 start: Wall(id as i64 * utc::DAY_MS),
                 budget_before: flag.then_some(amount),
+            }),
+            6 => Record::Admin(AdminRecord {
+                time,
+                who: "token".to_owned(),
+                action: "drain".to_owned(),
+                subject: tenant.to_string(),
+                before: serde_json::Value::Null,
+                after: serde_json::json!({ "draining": flag }),
             }),
             _ => {
                 let change = match id % 3 {

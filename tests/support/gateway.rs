@@ -94,11 +94,6 @@ impl Gateway {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills it like `kill -9`, and starts another one in the same folder.
     #[track_caller]
     pub fn crash_and_restart(&mut self) {
@@ -110,8 +105,25 @@ impl Gateway {
 
     /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.signal("-TERM");
+    }
+
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Starts another one in the same folder after this one has ended.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.wait();
+        let (child, url, admin) = spawn(self.folder.path(), &[]);
+        (self.child, self.url, self.admin) = (child, url, admin);
     }
 
     /// Waits for its end.
@@ -167,10 +179,35 @@ impl Gateway {
         Answer::of(sent.expect("the admin side answers")).await
     }
 
+    /// `GET` on the admin side with these headers.
+    pub async fn admin_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let request = self.client.get(format!("{}{path}", self.admin));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
     /// `POST` on the admin side.
     pub async fn admin_post(&self, path: &str, body: Value) -> Answer {
         let request = self.client.post(format!("{}{path}", self.admin)).json(&body);
         Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Any call on the admin side, with a bearer token unless it is empty.
+    pub async fn admin(&self, method: &str, path: &str, token: &str, body: Option<Value>) -> Answer {
+        let method = method.parse::<reqwest::Method>().expect("a method");
+        let mut request = self.client.request(method, format!("{}{path}", self.admin));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Answer::of(request.send().await.expect("the admin side answers")).await
+    }
+
+    /// Replaces its configuration file, in force after the next reload.
+    pub fn configure(&self, config: &str) {
+        std::fs::write(self.folder.path().join("gateway.toml"), config).expect("the configuration is written");
     }
 
     /// The value of one series on `/metrics`, the labels as written there; 0 if it is absent.

@@ -1,7 +1,7 @@
 //! What a running gateway cannot change: a reload that asks for it is refused, so that what is shown is what runs.
 
 use super::section;
-use crate::config::plan::Plan;
+use crate::config::plan::{CacheBackend, Plan};
 use crate::config::problem::Report;
 use crate::config::tree::Table;
 
@@ -20,8 +20,33 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
             was.header_timeout.as_secs_f64().to_string(),
         ),
         ("server", "tls_cert", was.tls.is_some() != is.tls.is_some(), format!("TLS {}", on_off(was.tls.is_some()))),
-        ("store", "ledger", before.store.ledger != after.store.ledger, format!("{:?}", before.store.ledger)),
+        (
+            "store",
+            "ledger",
+            before.store.ledger != after.store.ledger,
+            format!("{:?}", before.store.ledger).to_lowercase(),
+        ),
         ("store", "path", before.store.path != after.store.path, before.store.path.display().to_string()),
+        ("store", "redis_url", before.store.redis_url != after.store.redis_url, "another server".to_owned()),
+        (
+            "store",
+            "redis_timeout_ms",
+            before.store.redis_timeout != after.store.redis_timeout,
+            before.store.redis_timeout.as_millis().to_string(),
+        ),
+        (
+            "store",
+            "redis_lease_s",
+            before.store.redis_lease != after.store.redis_lease,
+            before.store.redis_lease.as_secs_f64().to_string(),
+        ),
+        (
+            "cache",
+            "backend",
+            is_shared(before.cache.backend) != is_shared(after.cache.backend),
+            format!("{:?}", before.cache.backend).to_lowercase(),
+        ),
+        ("quota", "shared", before.quota.shared != after.quota.shared, on_off(before.quota.shared).to_owned()),
         ("money", "currency", before.currency != after.currency, before.currency.clone()),
     ];
     for (name, key, differs, running) in differences {
@@ -30,4 +55,8 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
             section(tree, name).problem(report, key, what, "restart the gateway, or take the change back");
         }
     }
+}
+
+fn is_shared(backend: CacheBackend) -> bool {
+    matches!(backend, CacheBackend::Redis | CacheBackend::Tiered)
 }

@@ -1,7 +1,7 @@
 //! The sections at the top of the file: server, money, store, cache, quota, breaker, retry, slo.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::config::environment::Environment;
 use crate::config::fields::Fields;
@@ -11,6 +11,7 @@ use crate::config::plan::{
 use crate::config::problem::Report;
 use crate::config::tree::Table;
 use crate::pure::money::{MoneyError, UnitPrice};
+use crate::tls::{self, Certificate, Unusable};
 
 /// `[money]`, and the way from a list price to a unit price.
 pub(crate) struct MoneyRules {
@@ -60,7 +61,7 @@ pub(super) fn server(fields: &Fields, environment: &Environment, report: &mut Re
         }
     }
     let tls = match (path(fields, "tls_cert"), path(fields, "tls_key")) {
-        (Some(cert), Some(key)) => Some((cert, key)),
+        (Some(cert), Some(key)) => certificate(fields, &cert, &key, report),
         (None, None) => None,
         (Some(_), None) => half_tls(fields, "tls_cert", "tls_key", report),
         (None, Some(_)) => half_tls(fields, "tls_key", "tls_cert", report),
@@ -79,11 +80,40 @@ pub(super) fn server(fields: &Fields, environment: &Environment, report: &mut Re
         body_timeout: fields.seconds("body_timeout_s"),
         drain: fields.seconds("drain_s"),
         tls,
-        cors_origins: fields.texts("cors_origins").iter().map(|(origin, _)| (*origin).to_owned()).collect(),
+        cors_origins: origins(fields, report),
     }
 }
 
-fn half_tls(fields: &Fields, set: &str, missing: &str, report: &mut Report) -> Option<(PathBuf, PathBuf)> {
+fn certificate(fields: &Fields, cert: &Path, key: &Path, report: &mut Report) -> Option<Certificate> {
+    let right = "a PEM file; the path is relative to the current directory";
+    match tls::read(cert, key) {
+        Ok(certificate) => return Some(certificate),
+        Err(Unusable::Certificate(what)) => {
+            fields.problem(report, "tls_cert", format!("the file {} {what}", cert.display()), right);
+        }
+        Err(Unusable::Key(what)) => {
+            fields.problem(report, "tls_key", format!("the file {} {what}", key.display()), right);
+        }
+    }
+    None
+}
+
+/// Origins as browsers send them: scheme, host and port, nothing behind.
+fn origins(fields: &Fields, report: &mut Report) -> Vec<String> {
+    let path = fields.path.key("cors_origins");
+    let listed = fields.texts("cors_origins");
+    for (origin, at) in &listed {
+        let rest = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        let sane = rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['/', '?', '#', '@', ' ', '*']));
+        if *origin != "*" && (!sane || origin.chars().any(char::is_uppercase)) {
+            let right = "expected what a browser sends, such as \"https://app.example.com\", or \"*\" for any page";
+            report.problem(at, &path, format!("\"{origin}\" is no origin"), right);
+        }
+    }
+    listed.into_iter().map(|(origin, _)| origin.to_owned()).collect()
+}
+
+fn half_tls(fields: &Fields, set: &str, missing: &str, report: &mut Report) -> Option<Certificate> {
     fields.problem(report, set, format!("set without server.{missing}"), "set both for HTTPS, or neither");
     None
 }

@@ -147,21 +147,15 @@ fn what_is_not_there_yet_says_so() {
     check(
         &valid_and(
             "budget = \"1\"\nbudget_period = \"day\"\n[store]\nledger = \"redis\"\nredis_url = \"redis://r:6379\"\n[cache]\n\
-             backend = \"tiered\"\n[quota]\nhedge = true\nshared = \"redis\"\n[server]\ntls_cert = \"a\"\ntls_key = \"b\"\n\
-             cors_origins = [\"*\"]\n[[collections]]\nname = \"c\"\nfrom = \"m\"\nto = \"gpt\"\n[[models]]\nname = \"gpt\"\n\
+             backend = \"tiered\"\n[quota]\nhedge = true\nshared = \"redis\"\n[[collections]]\nname = \"c\"\nfrom = \"m\"\nto = \"gpt\"\n[[models]]\nname = \"gpt\"\n\
              kind = \"chat\"\nprice_usd_per_million_tokens = \"1\"\noutput_price_usd_per_million_tokens = \"1\"\n\
              [[upstreams]]\nid = \"v\"\nprovider = \"anthropic\"\nbase_url = \"http://v:8000\"\nserves = [{ model = \"gpt\" }]\n",
         ),
         &[
-            "t.toml:14: tenants[0].budget_period (t): budgets that refill are not available yet",
-            "t.toml:22: quota.shared: shared quota through Redis is not available yet",
-            "t.toml:24: server.tls_cert: TLS on the listener is not available yet",
-            "t.toml:25: server.tls_key: TLS on the listener is not available yet",
-            "t.toml:26: server.cors_origins: CORS is not available yet",
-            "t.toml:27: collections: collections are not available yet; remove it",
-            "t.toml:30: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
-            "t.toml:33: models[1].kind (gpt): chat models are not available yet",
-            "t.toml:38: upstreams[1].provider (v): the provider anthropic is not available yet",
+            "t.toml:23: collections: collections are not available yet; remove it",
+            "t.toml:26: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
+            "t.toml:29: models[1].kind (gpt): chat models are not available yet",
+            "t.toml:34: upstreams[1].provider (v): the provider anthropic is not available yet",
         ],
     );
 }

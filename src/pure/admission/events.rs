@@ -245,9 +245,11 @@ impl UpstreamState {
         self.attempts.get(&id).map(|attempt| attempt.tier == Tier::Interactive)
     }
 
-    /// The gateway is shutting down; there is no way back.
+    /// The gateway is shutting down; there is no way back. Batch work that has had no call leaves the queue and finds no
+    /// place in it any more; all else goes on, so that what was accepted finishes.
     pub fn shutdown(&mut self) {
         self.shutting_down = true;
+        self.turn_away = true;
     }
 
     /// An operator opens the breaker; it stays open until one closes it.

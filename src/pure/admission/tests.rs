@@ -50,6 +50,7 @@ fn ask(n: u64, class: TrafficClass, tokens: u64) -> Ask {
         tokens,
         items: 1,
         may_queue: true,
+        begun: false,
         deadline: Mono(u64::MAX),
         roll: 0.5,
     }
@@ -406,9 +407,28 @@ fn operators_close_the_door_and_open_it_again() {
     refused(&mut state, 1, SEARCH, 1, at(9_999_999), Why::CircuitOpen, None);
     state.force_close();
     granted(&mut state, 1, SEARCH, 1, at(10_000_000));
+}
+
+#[test]
+fn a_shutdown_turns_away_batch_work_that_only_waits() {
+    let mut state = UpstreamState::new(Policy { max_concurrency: 1, ..policy() });
+    granted(&mut state, 1, BATCH, 1, at(0));
+    assert_eq!(state.ask(ask(2, BATCH, 1), at(0)), Decision::Queued);
+    assert_eq!(state.ask(Ask { begun: true, ..ask(3, BATCH, 1) }, at(0)), Decision::Queued);
     state.shutdown();
     state.resume();
-    refused(&mut state, 2, SEARCH, 1, at(10_000_000), Why::ShuttingDown, None);
+    let turned_away = Err(Refusal { why: Why::ShuttingDown, retry_at: None });
+    assert_eq!(state.poll(at(1)).answers, [(WaiterId(2), turned_away)]);
+    refused(&mut state, 4, BATCH, 1, at(1), Why::ShuttingDown, None);
+    assert_eq!(state.ask(ask(5, SEARCH, 1), at(1)), Decision::Queued, "a query waits a moment, as ever");
+    state.finished(AttemptId(1), Outcome::bare(OutcomeKind::NotSent), at(2));
+    let served: Vec<_> =
+        state.poll(at(2)).answers.into_iter().map(|(waiter, verdict)| (waiter, verdict.is_ok())).collect();
+    assert_eq!(served, [(WaiterId(5), true)]);
+    state.finished(AttemptId(5), Outcome::bare(OutcomeKind::NotSent), at(3));
+    let served: Vec<_> =
+        state.poll(at(3)).answers.into_iter().map(|(waiter, verdict)| (waiter, verdict.is_ok())).collect();
+    assert_eq!(served, [(WaiterId(3), true)], "work that has begun keeps its place");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct Ask {
     pub items: usize,
     /// Whether it would wait; one that may fail over elsewhere had better not.
     pub may_queue: bool,
+    /// Whether it goes on with work that has had a call: such work is let finish while the gateway shuts down.
+    pub begun: bool,
     /// When its answer is of no use any more.
     pub deadline: Mono,
     /// A fresh random number in 0..1, for probes.

@@ -157,6 +157,7 @@ impl World {
             tokens: described.tokens,
             items: 1,
             may_queue: true,
+            begun: false,
             deadline: now.plus(Duration::from_secs(300)),
             roll: self.rolls.unit(),
         };
@@ -279,6 +280,7 @@ fn while_half_open_one_query_in_a_hundred_probes() {
             tokens: 1,
             items: 1,
             may_queue: false,
+            begun: false,
             deadline: Mono(u64::MAX),
             roll: rolls.unit(),
         };
