@@ -1,6 +1,5 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes, against a real clock")]
-#![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 mod admin;
 mod cases;
