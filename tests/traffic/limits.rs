@@ -192,7 +192,7 @@ async fn rg_w2jd_refused_and_failed_requests_give_back_what_they_took() {
     let short = [text(10, 'a')];
     let first = batch(&gateway, KEY, &short);
     let abandoned = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        provider.until_calls(1).await;
         let queued = [text(50, 'b')];
         let leaving = batch(&gateway, KEY, &queued);
         assert!(tokio::time::timeout(Duration::from_millis(200), leaving).await.is_err(), "it is queued");
