@@ -152,7 +152,6 @@ fn what_is_not_there_yet_says_so() {
              [[upstreams]]\nid = \"v\"\nprovider = \"anthropic\"\nbase_url = \"http://v:8000\"\nserves = [{ model = \"gpt\" }]\n",
         ),
         &[
-            "t.toml:22: quota.shared: shared quota through Redis is not available yet",
             "t.toml:23: collections: collections are not available yet; remove it",
             "t.toml:26: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
             "t.toml:29: models[1].kind (gpt): chat models are not available yet",
