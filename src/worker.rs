@@ -29,6 +29,7 @@ use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::requests::RequestEnd;
 use crate::telemetry::traces::RequestTrace;
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
@@ -42,11 +43,14 @@ const SERVED_BATCH: usize = 256;
 /// How often small facts are passed on.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// A way to an upstream, and the configuration that it was made for.
+type KnownWire = (Arc<Upstream>, Rc<Wire>);
+
 /// One HTTP worker's own state.
 pub struct Worker {
     /// The gateway.
     pub gateway: Arc<Gateway>,
-    wires: RefCell<Vec<(Arc<Upstream>, Rc<Wire>)>>,
+    wires: RefCell<Vec<KnownWire>>,
     served: RefCell<Vec<Fact>>,
 }
 
@@ -156,8 +160,15 @@ impl Worker {
         worker
     }
 
+    /// Tells of a request that comes to its end now; how long it took.
+    pub fn tell(&self, end: &RequestEnd) -> Duration {
+        let latency = clock::mono().since(end.started);
+        self.served(self.gateway.telemetry.request_ended(end, latency));
+        latency
+    }
+
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
-    pub fn served(&self, fact: Fact) {
+    fn served(&self, fact: Fact) {
         let full = {
             let mut buffer = self.served.borrow_mut();
             buffer.push(fact);

@@ -1,11 +1,13 @@
 //! Every integration test in one binary: real processes, real sockets, scripted providers.
 #![expect(clippy::disallowed_methods, reason = "tests watch real processes, against a real clock")]
+#![expect(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 mod admin;
 mod cases;
 mod dialects;
 mod journey;
 mod money;
+mod observe;
 mod redis;
 mod sdk;
 mod support;

@@ -4,15 +4,18 @@
 //! that gets a permit makes the call itself. After each event the actor publishes a [`Board`] that the router and the
 //! workers read without asking.
 
+mod board;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix::prelude::*;
-use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use board::Sizes;
+pub use board::{Board, Shown};
 
 use crate::clock;
 use crate::config::plan::{Quota, Upstream};
@@ -23,7 +26,7 @@ use crate::pure::admission::{
     UpstreamState, Why,
 };
 use crate::pure::breaker::{Phase, Transition};
-use crate::pure::call_stats::{CallStats, CallView};
+use crate::pure::call_stats::CallStats;
 use crate::pure::class::TrafficClass;
 use crate::pure::latency_window::LatencyWindow;
 use crate::pure::quota_lease::{EXCHANGE_EVERY, EXCHANGE_SOONEST};
@@ -205,76 +208,6 @@ pub struct UpstreamHandle {
     pub board: Arc<Board>,
 }
 
-/// What the actor publishes after each event.
-#[derive(Debug, Default)]
-pub struct Board {
-    usable: AtomicBool,
-    in_flight: AtomicUsize,
-    latency_ns: AtomicU64,
-    p95_ns: AtomicU64,
-    sizes: Mutex<Sizes>,
-    allowances: Mutex<[Option<Allowances>; 2]>,
-    shown: ArcSwapOption<Shown>,
-}
-
-/// What people look at, as it was at a moment of the last second.
-#[derive(Debug)]
-pub struct Shown {
-    /// When.
-    pub at: Mono,
-    /// The actor's state.
-    pub state: UpstreamSnapshot,
-    /// Its calls lately.
-    pub calls: CallView,
-}
-
-/// How large the next calls may be.
-#[derive(Debug, Default, Clone, Copy)]
-struct Sizes {
-    learned: Limits,
-    batch: Limits,
-}
-
-impl Board {
-    /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
-    pub fn usable(&self) -> bool {
-        self.usable.load(Ordering::Relaxed)
-    }
-
-    /// What people look at; `None` in the first second.
-    pub fn shown(&self) -> Option<Arc<Shown>> {
-        self.shown.load_full()
-    }
-
-    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
-    /// lets only probes through.
-    pub fn p95(&self) -> Option<Duration> {
-        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
-    }
-
-    /// Calls under way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Smoothed peak latency, nanoseconds; 0 before the first answer.
-    pub fn latency_ns(&self) -> u64 {
-        self.latency_ns.load(Ordering::Relaxed)
-    }
-
-    /// What a class may still take here; `None` before the first event.
-    pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
-        self.allowances.lock()[usize::from(!class.is_interactive())]
-    }
-
-    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
-    /// leaves now.
-    pub fn call_limits(&self, batch: bool) -> Limits {
-        let sizes = *self.sizes.lock();
-        if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }
-    }
-}
-
 /// Leave to make one call. Reporting how it ended is what gives the slot and the unused tokens back; a permit that is
 /// dropped without a report counts as a call whose client left.
 #[derive(Debug)]
@@ -322,11 +255,18 @@ impl Exchange {
     }
 }
 
+/// Somebody who waits for a permit.
+struct Waiting {
+    attempt: AttemptId,
+    since: Mono,
+    reply: oneshot::Sender<Result<Permit, Refusal>>,
+}
+
 /// Owns one upstream's state.
 pub struct UpstreamActor {
     id: UpstreamId,
     state: UpstreamState,
-    waiting: HashMap<WaiterId, (AttemptId, Mono, oneshot::Sender<Result<Permit, Refusal>>)>,
+    waiting: HashMap<WaiterId, Waiting>,
     wake: Option<(Mono, SpawnHandle)>,
     latency: PeakEwma,
     calls: CallStats,
@@ -395,7 +335,7 @@ impl UpstreamActor {
     fn settle(&mut self, now: Mono, context: &mut Context<Self>) {
         let polled = self.state.poll(now);
         for (waiter, verdict) in polled.answers {
-            let Some((attempt, since, reply)) = self.waiting.remove(&waiter) else {
+            let Some(Waiting { attempt, since, reply }) = self.waiting.remove(&waiter) else {
                 // Nobody is there to use it: the permit's own drop gives it back.
                 if let Ok(grant) = verdict {
                     drop(self.permit(grant.attempt, Duration::ZERO, context));
@@ -634,7 +574,7 @@ impl Handler<WaitPermit> for UpstreamActor {
         let (reply, answer) = oneshot::channel();
         let decision = self.on(context, |this, now| {
             // Known before the core is asked: its very next poll may serve this waiter.
-            this.waiting.insert(waiter, (attempt, now, reply));
+            this.waiting.insert(waiter, Waiting { attempt, since: now, reply });
             this.doubt(now);
             this.state.ask(Ask { may_queue: true, ..ask }, now)
         });

@@ -94,7 +94,7 @@ impl Flights {
         }
         let (land, landing) = watch::channel(None);
         shard.insert(key, landing);
-        Joined::Leader(LeaderGuard { flights: self.clone(), key, land })
+        Joined::Leader(LeaderGuard { flights: self.clone(), key, land, listed: true })
     }
 
     /// Flights under way.
@@ -119,6 +119,8 @@ pub struct LeaderGuard {
     flights: Flights,
     key: CacheKey,
     land: watch::Sender<Landing>,
+    /// Whether the flight is still in the table.
+    listed: bool,
 }
 
 impl fmt::Debug for LeaderGuard {
@@ -139,15 +141,25 @@ impl LeaderGuard {
     }
 
     /// Ends the flight without a vector and tells everybody who waits why.
-    pub fn fail(self, told: Told) {
+    pub fn fail(mut self, told: Told) {
+        self.unlist();
         self.land.send_replace(Some(Err(FlightFailed::Told(Arc::new(told)))));
     }
 }
 
+impl LeaderGuard {
+    /// Takes the flight out of the table, before anybody hears that it failed: whoever does can begin the next, and
+    /// would else join this one again. Only once, or it would be the next flight that is taken out.
+    fn unlist(&mut self) {
+        if std::mem::take(&mut self.listed) {
+            self.flights.shard(&self.key).lock().remove(&self.key);
+        }
+    }
+}
+
 impl Drop for LeaderGuard {
-    /// The entry goes before the sender does: whoever sees the end of this flight can begin the next.
     fn drop(&mut self) {
-        self.flights.shard(&self.key).lock().remove(&self.key);
+        self.unlist();
     }
 }
 
@@ -243,6 +255,34 @@ mod tests {
         guard.fail(told.clone());
         assert_eq!(waiting.wait().now_or_never(), Some(Err(FlightFailed::Told(Arc::new(told)))));
         assert!(flights.is_empty(), "the next one leads again");
+    }
+
+    /// Looks, in the moment in which a follower is woken, whether the flight could be joined again.
+    struct AtWaking {
+        flights: Flights,
+        listed: AtomicUsize,
+    }
+
+    impl std::task::Wake for AtWaking {
+        fn wake(self: Arc<Self>) {
+            self.listed.store(self.flights.len(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn whoever_hears_of_a_failure_does_not_find_the_flight_again() {
+        let flights = Flights::default();
+        let told = Told { error: ApiError::new(Code::UpstreamError, "failed"), position: 0, hopeless: false };
+        let endings: [fn(LeaderGuard, Told); 2] = [LeaderGuard::fail, |guard, _| drop(guard)];
+        for end in endings {
+            let guard = leader(&flights, "a");
+            let at_waking = Arc::new(AtWaking { flights: flights.clone(), listed: AtomicUsize::new(usize::MAX) });
+            let waker = std::task::Waker::from(Arc::clone(&at_waking));
+            let mut waiting = Box::pin(follower(&flights, "a").wait());
+            assert!(waiting.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            end(guard, told.clone());
+            assert_eq!(at_waking.listed.load(Ordering::Relaxed), 0);
+        }
     }
 
     #[test]

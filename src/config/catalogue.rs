@@ -105,6 +105,16 @@ mod tests {
         assert_eq!(report.finish(), Ok(Vec::new()));
     }
 
+    #[test]
+    fn every_entry_can_be_configured_by_its_name_alone() {
+        use crate::config::{Environment, Source, load};
+        let text: String = entries().map(|(name, _)| format!("[[models]]\nname = \"{name}\"\n")).collect();
+        let source = Source::Text { name: "all.toml".to_owned(), text };
+        if let Err(problems) = load(&source, &Environment::default()) {
+            panic!("{problems}");
+        }
+    }
+
     fn has_price(table: &Table) -> bool {
         table.iter().any(|(key, _)| key.contains("price_usd"))
     }

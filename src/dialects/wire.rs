@@ -160,6 +160,9 @@ impl Wire {
             }
             body.extend_from_slice(&piece);
         }
+        if declared.is_some_and(|declared| declared != body.len()) {
+            return Err(WireError::Broken("closed the connection in the middle of its answer"));
+        }
         if status == StatusCode::SWITCHING_PROTOCOLS || status.is_informational() {
             return Err(WireError::NotHttp("answered with an interim status"));
         }

@@ -53,27 +53,22 @@ pub struct Arrival {
 pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
     let headers = request.headers();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let trace = worker.gateway.telemetry.begin_trace(text("traceparent"), text("tracestate"));
-    if trace.is_recorded()
-        && let Some(route) = request.match_pattern()
-    {
-        trace.span().record("http.route", route);
-    }
+    let telemetry = &worker.gateway.telemetry;
+    let trace = telemetry.begin_trace(|| request.match_pattern(), text("traceparent"), text("tracestate"));
     Arrival { request_id: request_id(headers), trace: Arc::new(trace), started: clock::mono() }
 }
 
 /// Tells of a request that ended before its journey began. `operation` and `class` are its route's.
 pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, class: TrafficClass, error: &ApiError) {
-    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
-        request_id: &arrival.request_id,
-        trace: &arrival.trace,
+    worker.tell(&RequestEnd {
+        request_id: arrival.request_id.clone(),
+        trace: Arc::clone(&arrival.trace),
         operation,
         class,
         journey: None,
-        error: Some(error),
-        latency: clock::mono().since(arrival.started),
+        error: Some(error.clone()),
+        started: arrival.started,
     });
-    worker.served(fact);
 }
 
 /// Admits a request to the gateway and finds out whose it is.

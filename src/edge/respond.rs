@@ -7,7 +7,6 @@ use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
 
-use crate::clock;
 use crate::dialects::ClientDialect;
 use crate::dialects::client::{self, ErrorIds, RenderEmbed, RenderRerank, render_embed, render_error};
 use crate::dialects::rerank::{Scored, rank, search_units};
@@ -26,7 +25,7 @@ use crate::vector::Vector;
 use super::request;
 
 /// The answer to a journey.
-pub fn answer(finished: Finished) -> HttpResponse {
+pub fn answer(mut finished: Finished) -> HttpResponse {
     let context = &finished.call.context;
     let dialect = context.dialect;
     let (mut builder, body) = match &finished.result {
@@ -59,7 +58,8 @@ pub fn answer(finished: Finished) -> HttpResponse {
             (builder, body)
         }
     };
-    journey_headers(&mut builder, &finished);
+    let total = finished.end.tell();
+    journey_headers(&mut builder, &finished, total);
     builder.body(body)
 }
 
@@ -106,10 +106,9 @@ fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
     client::render_rerank(context.dialect, &answer)
 }
 
-fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished) {
+fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished, total: Duration) {
     let context = &finished.call.context;
     let currency = &context.running.plan.currency;
-    let total = clock::mono().since(context.started);
     let own = total.saturating_sub(finished.upstream_time).saturating_sub(finished.dwell);
     builder.insert_header(("x-request-id", context.request_id.as_str()));
     builder.insert_header(("x-trace-id", context.trace.id().to_string()));

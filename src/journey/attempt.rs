@@ -33,10 +33,12 @@ use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::money::Money;
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -47,32 +49,15 @@ use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
 use super::settle::{Spent, Tally, UnderWay};
 use cutter::Cutter;
-use failure::{Failure, kind_of};
+use failure::{Failure, PartError, kind_of};
 use race::Decided;
 
 /// Parts of one request under way at once: enough to hide an upstream's latency, few enough that a client which
 /// leaves has little in flight.
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// A part that did not succeed.
-enum PartError {
-    /// The upstream takes fewer inputs at once; nothing was charged.
-    TooLarge {
-        /// What it refused.
-        refused: TooLarge,
-        /// What the client reads if the part is a single input.
-        error: ApiError,
-    },
-    /// One of its inputs is at fault, and the upstream does not say which.
-    Unnamed(ApiError),
-    /// The request fails.
-    Failed {
-        /// What the client reads.
-        error: ApiError,
-        /// Whom else it concerns.
-        reach: Reach,
-    },
-}
+/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
+const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a permit is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,6 +243,9 @@ impl Parts<'_> {
         if bounds.upper == Money::ZERO && !limited {
             return self.reserve(&range, None, &[], Tries::First).await;
         }
+        if limited {
+            tally.shared_limits.extend(self.take_shared_limits().await?);
+        }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
         let ask = PlaceHold {
@@ -294,6 +282,25 @@ impl Parts<'_> {
         }
         tally.holds.push(hold);
         Ok(reserved)
+    }
+
+    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// after it and holds alone while the server is gone.
+    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
+        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
+            return Ok(None);
+        };
+        let plan = &self.call.context.tenant.plan;
+        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
+        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
+            // Never, and the actor says so.
+            return Ok(None);
+        }
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
+            let now = clock::mono();
+            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
+        })
     }
 
     /// Holds the money of a tenant whose balance replicas share.
@@ -389,7 +396,7 @@ impl Parts<'_> {
     async fn run(&self, range: Range<usize>, mut reserved: Option<Reserved>) -> PartEnd {
         let mut seen = Seen::default();
         let mut avoid: Vec<UpstreamId> = Vec::new();
-        let mut last: Option<Failure> = None;
+        let mut last: Option<Box<Failure>> = None;
         let result = loop {
             let permitted = match reserved.take() {
                 Some(reserved) => Ok(reserved),
@@ -492,14 +499,16 @@ impl Parts<'_> {
         route: &Route,
         range: &Range<usize>,
         too_large: Option<TooLarge>,
-    ) -> Result<Landed, Failure> {
+    ) -> Result<Landed, Box<Failure>> {
         match exchange.reply {
-            Ok(Reply::Answer(answer)) => self.land(answer, route, range).map_err(|bad| Failure::bad_answer(&bad)),
+            Ok(Reply::Answer(answer)) => {
+                self.land(answer, route, range).map_err(|bad| Box::new(Failure::bad_answer(&bad)))
+            }
             Ok(Reply::Error(mut error)) => {
                 error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
-                Err(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large))
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
             }
-            Err(error) => Err(Failure::wire(&error)),
+            Err(error) => Err(Box::new(Failure::wire(&error))),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::plan::{ModelKind, Normalization};
+use crate::config::plan::{Matryoshka, ModelKind, Normalization};
 use crate::dialects::client::{AnswerForm, ParsedEmbed};
 use crate::dialects::{ClientDialect, EmbedOptions, Input, OriginalBody};
 use crate::edge::body::BodyShare;
@@ -231,9 +231,7 @@ fn widths(model: &ModelRuntime, asked: Option<u32>) -> Result<(Option<u32>, Opti
     match asked {
         None => Ok((native, None)),
         Some(asked) if native == Some(asked) => Ok((native, Some(asked))),
-        Some(asked) if plan.matryoshka.allows(asked) && native.is_none_or(|native| asked <= native) => {
-            Ok((Some(asked), Some(asked)))
-        }
+        Some(asked) if may_ask(&plan.matryoshka, asked, native) => Ok((Some(asked), Some(asked))),
         Some(asked) => Err(unsupported(format!(
             "{:?} has no vectors of {asked} dimensions: {}",
             plan.name.as_str(),
@@ -242,8 +240,13 @@ fn widths(model: &ModelRuntime, asked: Option<u32>) -> Result<(Option<u32>, Opti
     }
 }
 
+/// Whether an upstream can be asked for that width: a listed one, or one of a range up to the native width.
+fn may_ask(matryoshka: &Matryoshka, asked: u32, native: Option<u32>) -> bool {
+    let listed = matches!(matryoshka, Matryoshka::Widths(_));
+    matryoshka.allows(asked) && (listed || native.is_none_or(|native| asked <= native))
+}
+
 fn allowed_widths(model: &ModelRuntime) -> String {
-    use crate::config::plan::Matryoshka;
     let native = model.native_width().map_or_else(|| "its native width".to_owned(), |width| width.to_string());
     match &model.plan.matryoshka {
         Matryoshka::None => format!("only {native} is supported"),

@@ -1,4 +1,5 @@
-//! Where every journey ends: the holds are resolved, the record is written, the numbers are counted.
+//! Where every journey ends: the holds are resolved, the record is written, and what is to be told of
+//! the request is put together; it is told with the answer's head.
 //!
 //! The record of an answer that cost something is in the journal before the answer's head leaves. If it cannot be
 //! written, the client gets no answer.
@@ -6,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actors::ledger::{Metered, SettleHold};
@@ -19,13 +21,14 @@ use crate::pure::time::{Mono, Wall};
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
 use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
 
 use super::classify::{Call, Task};
 use super::guards::Hold;
-use super::plan::Entry;
+use super::plan::{Entry, client_gone};
 
 /// What one part cost.
 #[derive(Debug, Clone)]
@@ -79,6 +82,8 @@ pub struct Tally {
     pub holds: Vec<Hold>,
     /// Open holds in the ledger that replicas share.
     pub shared_holds: Vec<SharedHold>,
+    /// What was taken of the tenant's limits over all replicas.
+    pub shared_limits: Vec<Taken>,
     /// Upstream calls made.
     pub attempts: u32,
     /// Calls whose end has not been seen.
@@ -126,6 +131,8 @@ impl Tally {
 
 /// A journey's end, for the edge to render.
 pub struct Finished {
+    /// What is still to be told of it.
+    pub end: Untold,
     /// The call.
     pub call: Call,
     /// Its vectors or scores, or why there are none.
@@ -162,6 +169,12 @@ pub async fn finish(
     let mut charged = resolve(worker, &call, &mut tally).await;
     let records = record(&call, &tally, &charged, &result);
     let holds = std::mem::take(&mut tally.shared_holds);
+    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
+    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
+        first.settle(tally.tokens());
+    }
+    // What other rounds had estimated is in the bill of the first.
+    drop(limits);
     let kept = match &call.context.tenant.shared {
         Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
         None => keep(worker, records, charged.cost > Money::ZERO).await,
@@ -174,8 +187,8 @@ pub async fn finish(
         ));
     }
     drop(stage);
-    tell(worker, &call, &tally, &charged, &result);
     Finished {
+        end: Untold::new(worker, &call, &tally, charged.cost, result.as_ref().err()),
         result,
         cost: charged.cost,
         remaining: charged.remaining,
@@ -348,28 +361,52 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     Ok(())
 }
 
-fn tell(worker: &Worker, call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) {
-    let context = &call.context;
-    let fact = worker.gateway.telemetry.request_ended(&RequestEnd {
-        request_id: &context.request_id,
-        trace: &context.trace,
-        operation: call.operation(),
-        class: call.class,
-        journey: Some(JourneyEnd {
-            tenant: &context.tenant.plan.id,
-            model: &call.model.plan.name,
+/// A request's end that is not told yet: it comes with its answer's head. If nobody takes the answer, dropping this tells
+/// that the client had left.
+pub struct Untold {
+    worker: Rc<Worker>,
+    end: Option<RequestEnd>,
+}
+
+impl Untold {
+    fn new(worker: &Rc<Worker>, call: &Call, tally: &Tally, cost: Money, error: Option<&ApiError>) -> Untold {
+        let context = &call.context;
+        let journey = JourneyEnd {
+            tenant: context.tenant.plan.id.clone(),
+            model: call.model.plan.name.clone(),
             cache: tally.cache.unwrap_or(CacheResult::Bypass),
             items: call.items.len(),
             cached_items: tally.cached_items,
             tokens: tally.tokens(),
-            cost: charged.cost,
-            upstream: tally.spent.last().map(|part| &part.upstream),
+            cost,
+            upstream: tally.spent.last().map(|part| part.upstream.clone()),
             attempts: tally.attempts,
             upstream_time: tally.upstream_time(),
             queued: tally.dwell,
-        }),
-        error: result.as_ref().err(),
-        latency: clock::mono().since(context.started),
-    });
-    worker.served(fact);
+        };
+        let end = RequestEnd {
+            request_id: context.request_id.clone(),
+            trace: Arc::clone(&context.trace),
+            operation: call.operation(),
+            class: call.class,
+            journey: Some(journey),
+            error: error.cloned(),
+            started: context.started,
+        };
+        Untold { worker: Rc::clone(worker), end: Some(end) }
+    }
+
+    /// Tells it; how long the request took up to now.
+    pub fn tell(&mut self) -> Duration {
+        self.end.take().map_or(Duration::ZERO, |end| self.worker.tell(&end))
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.error.get_or_insert_with(client_gone);
+            self.tell();
+        }
+    }
 }

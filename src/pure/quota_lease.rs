@@ -126,8 +126,8 @@ impl QuotaLease {
 
     /// Units were set aside; `free` could still be.
     pub fn granted(&mut self, units: [u64; 2], free: [u64; 2]) {
-        for tier in 0..2 {
-            self.left[tier] = self.left[tier].saturating_add_unsigned(units[tier]);
+        for (left, units) in self.left.iter_mut().zip(units) {
+            *left = left.saturating_add_unsigned(units);
         }
         self.free = free;
     }

@@ -51,9 +51,16 @@ impl Telemetry {
         Arc::new(Telemetry { metrics, events, exports: guard.exports(), guard: Mutex::new(guard) })
     }
 
-    /// Begins a request's trace, under the client's `traceparent` if it is a valid one.
-    pub fn begin_trace(&self, traceparent: Option<&str>, tracestate: Option<&str>) -> RequestTrace {
-        RequestTrace::begin(self.exports, traceparent, tracestate, rand::random())
+    /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only where
+    /// spans are exported.
+    pub fn begin_trace(
+        &self,
+        route: impl FnOnce() -> Option<String>,
+        traceparent: Option<&str>,
+        tracestate: Option<&str>,
+    ) -> RequestTrace {
+        let route = self.exports.then(|| route().unwrap_or_default());
+        RequestTrace::begin(route.as_deref(), traceparent, tracestate, rand::random())
     }
 
     /// Delivers what is queued; blocks for a few seconds at most.

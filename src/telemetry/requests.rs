@@ -1,6 +1,7 @@
 //! A request's end, told once: to the metrics, the log, the request's span and the service levels, so that the four
 //! never disagree. Holds ids and numbers only: no key, no text of a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ApiError;
@@ -8,6 +9,7 @@ use crate::ids::{ModelName, RequestId, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 use crate::pure::service_levels::Fact;
+use crate::pure::time::Mono;
 
 use super::hub::Telemetry;
 use super::labels::{CacheResult, OTHER, Outcome};
@@ -15,30 +17,30 @@ use super::traces::RequestTrace;
 
 /// What is known of a request at its end.
 #[derive(Debug)]
-pub struct RequestEnd<'a> {
+pub struct RequestEnd {
     /// Its id.
-    pub request_id: &'a RequestId,
+    pub request_id: RequestId,
     /// Its trace.
-    pub trace: &'a RequestTrace,
+    pub trace: Arc<RequestTrace>,
     /// `embeddings`, `rerank` or `chat`.
     pub operation: &'static str,
     /// Its class; where it was refused before it had one, the class of its route.
     pub class: TrafficClass,
     /// What it cost whom, if it got as far as a journey.
-    pub journey: Option<JourneyEnd<'a>>,
+    pub journey: Option<JourneyEnd>,
     /// Why it was not answered as asked.
-    pub error: Option<&'a ApiError>,
-    /// From its first byte to its answer.
-    pub latency: Duration,
+    pub error: Option<ApiError>,
+    /// When its first byte was seen.
+    pub started: Mono,
 }
 
 /// What only a request with a known tenant and model has.
 #[derive(Debug)]
-pub struct JourneyEnd<'a> {
+pub struct JourneyEnd {
     /// Whose it is.
-    pub tenant: &'a TenantId,
+    pub tenant: TenantId,
     /// The model asked for.
-    pub model: &'a ModelName,
+    pub model: ModelName,
     /// What the cache knew of it.
     pub cache: CacheResult,
     /// Inputs.
@@ -50,7 +52,7 @@ pub struct JourneyEnd<'a> {
     /// What it cost.
     pub cost: Money,
     /// Who answered, if anybody was asked.
-    pub upstream: Option<&'a UpstreamId>,
+    pub upstream: Option<UpstreamId>,
     /// Upstream calls made.
     pub attempts: u32,
     /// Time at upstreams.
@@ -60,49 +62,50 @@ pub struct JourneyEnd<'a> {
 }
 
 impl Telemetry {
-    /// Counts, logs and describes a request that came to its end; returns what the service levels must hear.
-    pub fn request_ended(&self, end: &RequestEnd<'_>) -> Fact {
-        let outcome = end.error.map_or(Outcome::Success, Outcome::of);
+    /// Counts, logs and describes a request that came to its end `latency` after its first byte; returns what the
+    /// service levels must hear.
+    pub fn request_ended(&self, end: &RequestEnd, latency: Duration) -> Fact {
+        let outcome = end.error.as_ref().map_or(Outcome::Success, Outcome::of);
         let (upstream, queued) =
             end.journey.as_ref().map_or_else(Default::default, |journey| (journey.upstream_time, journey.queued));
-        let overhead = end.latency.saturating_sub(upstream).saturating_sub(queued);
+        let overhead = latency.saturating_sub(upstream).saturating_sub(queued);
         let exemplar = end.trace.exemplar();
         match &end.journey {
             Some(journey) => {
-                self.metrics.request_finished(end.class, journey.model, outcome, end.latency, overhead, exemplar);
-                self.journey_ended(end.class, journey, outcome, end.error);
+                self.metrics.request_finished(end.class, &journey.model, outcome, latency, overhead, exemplar);
+                self.journey_ended(end.class, journey, outcome, end.error.as_ref());
             }
             None => {
                 let model = ModelName::from(OTHER);
-                self.metrics.request_finished(end.class, &model, outcome, end.latency, overhead, exemplar);
+                self.metrics.request_finished(end.class, &model, outcome, latency, overhead, exemplar);
             }
         }
-        log(end);
+        log(end, latency);
         end.trace.ended(end);
-        Fact { class: end.class, verdict: outcome.verdict(), total: end.latency, upstream, queued }
+        Fact { class: end.class, verdict: outcome.verdict(), total: latency, upstream, queued }
     }
 
-    fn journey_ended(&self, class: TrafficClass, journey: &JourneyEnd<'_>, outcome: Outcome, error: Option<&ApiError>) {
+    fn journey_ended(&self, class: TrafficClass, journey: &JourneyEnd, outcome: Outcome, error: Option<&ApiError>) {
         let metrics = &self.metrics;
-        metrics.cache(journey.tenant, journey.cache, journey.cached_items as u64, journey.items as u64);
+        metrics.cache(&journey.tenant, journey.cache, journey.cached_items as u64, journey.items as u64);
         if journey.tokens > 0 || journey.cost > Money::ZERO {
-            metrics.settled(journey.tenant, journey.model, class, journey.cost, journey.tokens);
+            metrics.settled(&journey.tenant, &journey.model, class, journey.cost, journey.tokens);
         }
         if outcome == Outcome::Success && class == TrafficClass::InteractiveSearch {
-            metrics.query_answered(journey.tenant);
+            metrics.query_answered(&journey.tenant);
         }
         if class.is_search() && error.is_some_and(|error| error.code.wants_lexical()) {
             metrics.retrieval_fallback(class);
         }
-        metrics.tenant_served(journey.tenant, outcome.counts_against_slo());
+        metrics.tenant_served(&journey.tenant, outcome.counts_against_slo());
     }
 }
 
 /// One line a request, at level `info` under the target `vectorgate::request`.
-fn log(end: &RequestEnd<'_>) {
-    let status = end.error.map_or(200, ApiError::status);
-    let error = end.error.map(|error| error.code.row().name);
-    let latency_ms = millis(end.latency);
+fn log(end: &RequestEnd, latency: Duration) {
+    let status = end.error.as_ref().map_or(200, ApiError::status);
+    let error = end.error.as_ref().map(|error| error.code.row().name);
+    let latency_ms = millis(latency);
     match &end.journey {
         Some(journey) => tracing::info!(
             target: "vectorgate::request",
@@ -117,7 +120,7 @@ fn log(end: &RequestEnd<'_>) {
             upstream_ms = millis(journey.upstream_time),
             queue_ms = millis(journey.queued),
             cost = %journey.cost,
-            upstream = journey.upstream.map(UpstreamId::as_str),
+            upstream = journey.upstream.as_ref().map(UpstreamId::as_str),
             attempts = journey.attempts,
             items = journey.items,
             cached_items = journey.cached_items,

@@ -85,20 +85,25 @@ pub struct RequestTrace {
 }
 
 impl RequestTrace {
-    /// Begins under the client's `traceparent`, or as the root of a new trace; `export`: whether spans are received by
-    /// anybody. `fresh` is a random number for the id of a trace that nobody else names (zero is made one).
-    pub fn begin(export: bool, traceparent: Option<&str>, tracestate: Option<&str>, fresh: u128) -> RequestTrace {
+    /// Begins under the client's `traceparent`, or as the root of a new trace. `route` is the pattern of the route that
+    /// was entered by a POST, where spans are received by anybody; without one there will be none. `fresh` is a random number for the id of a trace that nobody else names (zero is made one).
+    pub fn begin(
+        route: Option<&str>,
+        traceparent: Option<&str>,
+        tracestate: Option<&str>,
+        fresh: u128,
+    ) -> RequestTrace {
         let parent = traceparent.and_then(TraceParent::parse);
         let state = tracestate.filter(|text| parent.is_some() && text.len() <= MAX_TRACESTATE).map(str::to_owned);
-        if !export {
+        let Some(route) = route else {
             let trace = parent.map_or(TraceId(fresh.max(1)), |parent| parent.trace);
             let flags = parent.map_or(0, |parent| parent.flags);
             let parent = parent.map(|parent| parent.span);
             return RequestTrace { span: Span::none(), trace, flags, recorded: false, parent, state };
-        }
+        };
         let span = tracing::info_span!(
             "request",
-            otel.name = Empty,
+            otel.name = %format_args!("POST {route}"),
             otel.kind = "server",
             otel.status_code = Empty,
             request_id = Empty,
@@ -110,7 +115,8 @@ impl RequestTrace {
             attempts = Empty,
             upstream = Empty,
             cost = Empty,
-            http.route = Empty,
+            http.request.method = "POST",
+            http.route = route,
             http.response.status_code = Empty,
             error.type = Empty,
             gen_ai.operation.name = Empty,
@@ -204,26 +210,22 @@ impl RequestTrace {
     }
 
     /// Writes what is known at the end onto the request's span, which ends when the trace is dropped.
-    pub fn ended(&self, end: &RequestEnd<'_>) {
+    pub fn ended(&self, end: &RequestEnd) {
         if !self.recorded {
             return;
         }
-        let (span, status) = (&self.span, end.error.map_or(200, ApiError::status));
+        let (span, status) = (&self.span, end.error.as_ref().map_or(200, ApiError::status));
         span.record("request_id", end.request_id.as_str());
         span.record("class", end.class.as_str());
         span.record("http.response.status_code", status);
         span.record("gen_ai.operation.name", end.operation);
-        if let Some(error) = end.error {
+        if let Some(error) = &end.error {
             span.record("error.type", error.code.row().name);
             if status >= 500 {
                 span.record("otel.status_code", "ERROR");
             }
         }
-        let Some(journey) = &end.journey else {
-            span.record("otel.name", end.operation);
-            return;
-        };
-        span.record("otel.name", display(format_args!("{} {}", end.operation, journey.model)));
+        let Some(journey) = &end.journey else { return };
         span.record("tenant", journey.tenant.as_str());
         span.record("cache", journey.cache.as_str());
         span.record("items", journey.items);
@@ -232,7 +234,7 @@ impl RequestTrace {
         span.record("cost", display(journey.cost));
         span.record("gen_ai.request.model", journey.model.as_str());
         span.record("gen_ai.usage.input_tokens", journey.tokens);
-        if let Some(upstream) = journey.upstream {
+        if let Some(upstream) = &journey.upstream {
             span.record("upstream", upstream.as_str());
         }
     }
@@ -312,7 +314,7 @@ mod tests {
 
     #[test]
     fn without_an_exporter_the_clients_trace_goes_through_as_it_came() {
-        let trace = RequestTrace::begin(false, Some(CLIENT), Some("vendor=1"), 5);
+        let trace = RequestTrace::begin(None, Some(CLIENT), Some("vendor=1"), 5);
         assert_eq!(trace.id().to_string(), "0af7651916cd43dd8448eb211c80319c");
         let (traceparent, tracestate) = trace.outgoing(trace.span(), 0xf);
         assert_eq!(traceparent, CLIENT);
@@ -323,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_request_without_a_trace_gets_one() {
-        let trace = RequestTrace::begin(false, Some("nonsense"), Some("vendor=1"), 0xabc);
+        let trace = RequestTrace::begin(None, Some("nonsense"), Some("vendor=1"), 0xabc);
         assert_eq!(trace.id(), TraceId(0xabc));
         let (traceparent, tracestate) = trace.outgoing(trace.span(), 0);
         assert_eq!(traceparent, format!("00-{:032x}-{:016x}-00", 0xabc, 1));
@@ -335,7 +337,7 @@ mod tests {
         let provider = SdkTracerProvider::builder().build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            let trace = RequestTrace::begin(true, Some(CLIENT), None, 5);
+            let trace = RequestTrace::begin(Some("/v1/embeddings"), Some(CLIENT), None, 5);
             assert_eq!(trace.id().to_string(), "0af7651916cd43dd8448eb211c80319c");
             let call = trace.stage("call");
             let (own, _) = trace.outgoing(trace.span(), 9);
@@ -345,7 +347,7 @@ mod tests {
             assert_eq!((own.trace, calls.trace), (trace.id(), trace.id()));
             assert!(own.span != calls.span && own.span != 9 && calls.span != 0xb7ad_6b71_6920_3331);
             assert_eq!(calls.flags, 1);
-            let root = RequestTrace::begin(true, None, None, 5);
+            let root = RequestTrace::begin(Some("/v1/embeddings"), None, None, 5);
             assert_ne!(root.id(), TraceId(5), "the exporter's own id is the one that can be found again");
         });
     }

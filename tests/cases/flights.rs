@@ -86,7 +86,7 @@ async fn rg_swsr_the_upstream_fails_once() {
         let (served, refused): (Vec<Answer>, Vec<Answer>) =
             answers.into_iter().partition(|answer| answer.status == 200);
         assert_all_served(&served);
-        assert_eq!(refused.len(), failed, "only who asked and failed is told so");
+        assert_eq!(refused.len(), failed, "only who asked and failed is told so: {refused:?}");
         assert!(refused.iter().all(|answer| answer.status == 502), "{refused:?}");
         assert_eq!(provider.call_count(), 2);
         assert_charged_once(&gateway, &provider, CLIENTS).await;
@@ -139,7 +139,7 @@ async fn rg_swsr_nobody_waits_past_the_timeout() {
 
 #[tokio::test]
 async fn rg_swsr_two_tenants_learn_nothing_of_each_other() {
-    let key = |client: usize| if client % 2 == 0 { KEY } else { KEY_TWO };
+    let key = |client: usize| if client.is_multiple_of(2) { KEY } else { KEY_TWO };
     for (scope, calls) in [("tenant", 2), ("shared", 1)] {
         let provider = Provider::start(Script::new().delay_ms(1000.0));
         let gateway = before(&provider, &format!("{PATIENT}[cache]\nscope = \"{scope}\"\n"));

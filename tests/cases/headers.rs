@@ -51,7 +51,7 @@ async fn rg_dsm4_no_credential_of_the_client_travels() {
         "OpenAI-Project: secret-organization",
         "X-Custom: secret-custom",
     ];
-    // The first one fails, so each request is tried there, tried again, and sent to the second.
+    // The first one fails, so a request is tried there and sent to the second; later ones may avoid the first.
     let failing = Provider::start(Script::new().rule(When::body("text "), Effect::status(500)));
     let sound = Provider::start(Script::new().api_key("upstream-secret-two"));
     let urls = [failing.base_url(), sound.base_url()].map(|url| format!("{url}/v1"));
@@ -67,14 +67,17 @@ async fn rg_dsm4_no_credential_of_the_client_travels() {
         client.request("POST /v1/embeddings", &lines, &body(&format!("text {turn}")));
         let answer = client.answer();
         assert_eq!(answer.status, 200, "{}", answer.body);
-        assert_eq!((answer.header("x-gateway-upstream"), answer.header("x-gateway-attempts")), ("two", "2"));
+        assert_eq!(answer.header("x-gateway-upstream"), "two");
+        if turn == 0 {
+            assert_eq!(answer.header("x-gateway-attempts"), "2", "failed at the first, answered by the second");
+        }
         for secret in SECRETS {
             assert!(!answer.head.contains(secret), "{secret} came back: {}", answer.head);
         }
     }
-    for (provider, own) in [(&failing, "upstream-secret-one"), (&sound, "upstream-secret-two")] {
+    for (provider, own, least) in [(&failing, "upstream-secret-one", 1), (&sound, "upstream-secret-two", 5)] {
         let calls = for_clients(provider);
-        assert_eq!(calls.len(), 5);
+        assert!(calls.len() >= least, "{} calls", calls.len());
         for call in calls {
             let text = raw(&call);
             for secret in SECRETS.iter().chain([&KEY]) {

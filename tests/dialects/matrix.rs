@@ -131,7 +131,7 @@ fn judge(client: &str, provider: &str, wish: &str, body: &Value, answer: &Answer
         .expect("an object")
         .iter()
         .find(|(_, value)| {
-            value.is_array() && !value[0].as_str().is_some_and(|word| word == "base64")
+            value.is_array() && value[0].as_str().is_none_or(|word| word != "base64")
                 || value.as_str().is_some_and(|text| text.contains(": first"))
         })
         .expect("an input");

@@ -89,3 +89,31 @@ async fn what_others_write_there_is_never_served() {
         tokio::time::sleep(Duration::from_millis(2_100)).await;
     }
 }
+
+#[tokio::test]
+async fn an_operators_clear_reaches_every_replica() {
+    let (redis, provider) = (RedisServer::start(), provider(0.0));
+    let gateways = gateways(2, &config(&provider, &redis, "tiered"));
+    for gateway in &gateways {
+        until("connections", async || gateway.admin_get("/readyz").await.text, |text| text == "ready\n").await;
+    }
+    gateways[0].embed(json!("alpha")).await.expect(200);
+    until("entries", async || entries(&redis).len(), |count| *count == 1).await;
+    let hit = async || gateways[1].embed(json!("alpha")).await.header("x-cache").to_owned();
+    until("a copy in its memory", hit, |seen| seen == "HIT").await;
+    // The first look for other replicas' clears only notes where they stand.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    let client = reqwest::Client::new();
+    let cleared = client.delete(format!("{}/admin/cache?model=emb-a", gateways[0].admin)).send().await;
+    assert_eq!(cleared.expect("answers").status(), 200);
+    assert_eq!(entries(&redis).len(), 0);
+    let asked = provider.call_count();
+    let miss = async || {
+        let answer = gateways[1].post("/v1/embeddings", crate::support::KEY, &[("cache-control", "no-store")], {
+            json!({ "model": "emb-a", "input": "alpha" }).to_string()
+        });
+        answer.await.header("x-cache").to_owned()
+    };
+    until("its memory is cleared too", miss, |seen| seen == "MISS").await;
+    assert!(provider.call_count() > asked);
+}

@@ -117,3 +117,31 @@ async fn an_empty_server_gets_its_balances_back() {
     let alarmed = gateways.iter().any(|gateway| gateway.log().contains("shared balances were lost"));
     assert!(alarmed, "whoever restored them says so");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_owed_to_a_server_that_was_gone_survives_a_crash() {
+    let (mut redis, provider) = (RedisServer::start(), provider(0.0));
+    let config = config(&provider, &redis.url(), "", "redis_timeout_ms = 1000", "");
+    let mut gateway = Gateway::start(&config);
+    until("connections", async || gateway.admin_get("/readyz").await.text, |text| text == "ready\n").await;
+    for _ in 0..5 {
+        assert_eq!(ask(&gateway).await, 200);
+    }
+    redis.stop();
+    until("without", async || gateway.admin_get("/readyz").await.text, |text| text.contains("without redis")).await;
+    for _ in 0..20 {
+        assert_eq!(ask(&gateway).await, 200, "a tenant without a budget goes on");
+    }
+    gateway.crash_and_restart();
+    for _ in 0..5 {
+        assert_eq!(ask(&gateway).await, 200);
+    }
+    redis.restart_empty();
+    let records = paid_records(&gateway, 30).await;
+    let spent = until("the balance", async || gateway.tenant("t1").await, |account| account["spent"] == "0.03").await;
+    assert_eq!(records.len(), 30, "{spent}");
+    gateway.crash_and_restart();
+    until("connections", async || gateway.admin_get("/readyz").await.text, |text| text == "ready\n").await;
+    assert_eq!(ask(&gateway).await, 200);
+    assert_eq!(paid_records(&gateway, 31).await.len(), 31, "nothing is sent twice");
+}

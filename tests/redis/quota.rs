@@ -30,14 +30,16 @@ async fn load(gateway: Arc<Gateway>, per_second: u32, bulk: usize, span: Duratio
                 let headers = [("x-traffic-class", "batch-ingestion")];
                 let answer = gateway.post("/v1/embeddings", crate::support::KEY, &headers, body);
                 let Ok(answer) = tokio::time::timeout_at(end.into(), answer).await else { return };
-                drop(sent.send(answer.status));
+                if sent.send(answer.status).is_err() {
+                    return;
+                }
             }
         });
     }
     let mut next = Instant::now();
     while Instant::now() < end {
         let (own, sent) = (Arc::clone(&gateway), sent.clone());
-        tokio::spawn(async move { drop(sent.send(ask(&own).await)) });
+        tokio::spawn(async move { sent.send(ask(&own).await).is_ok() });
         next += Duration::from_secs(1) / per_second;
         tokio::time::sleep_until(next.into()).await;
     }
@@ -119,4 +121,26 @@ async fn one_gateways_open_breaker_opens_the_others() {
     let answer = gateways[1].embed(json!("hello")).await;
     assert_eq!((answer.status, answer.error_code().as_str()), (503, "upstream_circuit_open"));
     assert_eq!(provider.call_count(), calls, "nothing is called to learn the same again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenants_own_limit_holds_over_all_gateways() {
+    let (redis, provider) = (RedisServer::start(), provider(0.0));
+    let config = config(&provider, &redis, "", "").replacen("id = \"t1\"", "id = \"t1\"\nrpm = 10\ntpm = 1000", 1);
+    let gateways = gateways(3, &config);
+    for gateway in &gateways {
+        until("connections", async || gateway.admin_get("/readyz").await.text, |text| text == "ready\n").await;
+    }
+    let mut answers = Vec::new();
+    for number in 0..24_usize {
+        answers.push(gateways[number % 3].embed(json!("hello")).await);
+    }
+    let answered = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!(answered, 10);
+    let refused = answers.iter().filter(|answer| answer.status != 200);
+    for answer in refused {
+        assert_eq!((answer.status, answer.error_code().as_str()), (429, "tenant_rate_limited"));
+        assert!(!answer.header("retry-after").is_empty());
+    }
+    assert_eq!(provider.call_count(), 10);
 }

@@ -77,7 +77,9 @@ async fn serve(mut client: TcpStream, behind: u16, mode: Arc<AtomicU8>) {
         let work = async {
             let mut buffer = [0; 4096];
             if now == Mode::Healthy as u8 {
-                return copy_bidirectional(&mut client, &mut server).await.is_ok() && false;
+                // However the copying ends, this connection is over.
+                drop(copy_bidirectional(&mut client, &mut server).await);
+                return false;
             }
             if now == Mode::Refuse as u8 || client.read(&mut buffer).await.unwrap_or(0) == 0 {
                 return false;

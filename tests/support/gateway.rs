@@ -94,11 +94,6 @@ impl Gateway {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills it like `kill -9`, and starts another one in the same folder.
     #[track_caller]
     pub fn crash_and_restart(&mut self) {
@@ -182,6 +177,13 @@ impl Gateway {
     pub async fn admin_get(&self, path: &str) -> Answer {
         let sent = self.client.get(format!("{}{path}", self.admin)).send().await;
         Answer::of(sent.expect("the admin side answers")).await
+    }
+
+    /// `GET` on the admin side with these headers.
+    pub async fn admin_get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let request = self.client.get(format!("{}{path}", self.admin));
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        Answer::of(request.send().await.expect("the admin side answers")).await
     }
 
     /// `POST` on the admin side.

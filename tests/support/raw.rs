@@ -39,6 +39,11 @@ impl Raw {
         Raw { stream, rest: Vec::new() }
     }
 
+    /// The connection itself.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// Sends bytes as they are.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {

@@ -110,6 +110,7 @@ fn spawn(folder: &TempDir, port: u16) -> Option<Child> {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().expect("our own child");
+    child.wait().expect("our own child");
     None
 }
 

@@ -170,7 +170,8 @@ async fn rg_9g28_traffic_returns_to_the_first_and_does_not_swing_with_every_flap
     let gateway = pair(&one.base_url(), &two.base_url(), "", "").start();
     until_verified(&gateway, "two").await;
     let share = async |name: &str| {
-        (one.clear(), two.clear());
+        one.clear();
+        two.clear();
         let answers = load(&gateway, name, 60, Duration::from_millis(10)).await;
         assert_eq!(statuses(&answers), [(200, 60)].into(), "{name}");
         (client_calls(&one).len(), client_calls(&two).len())

@@ -29,7 +29,8 @@ async fn warmed(one: &Provider, two: &Provider, hedge: bool) -> Gateway {
     // The percentiles are taken once a second.
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     one.set_script(sometimes_slow());
-    (one.clear(), two.clear());
+    one.clear();
+    two.clear();
     gateway
 }
 
@@ -55,14 +56,19 @@ fn plain() -> Provider {
 async fn a_slow_call_is_raced_and_the_first_answer_wins() {
     let (one, two) = (plain(), plain());
     let gateway = warmed(&one, &two, true).await;
+    let hedges = async || {
+        let of = |id: &str| format!("vectorgate_upstream_hedges_total{{upstream=\"{id}\"}}");
+        gateway.metric(&of("one")).await + gateway.metric(&of("two")).await
+    };
+    let before = hedges().await;
     let (slowest, twice) = slowest(&gateway).await;
     assert!(slowest < Duration::from_millis(550), "nobody waits for the slow one: {slowest:?}");
     assert!(twice >= 3, "{twice}");
     let calls = client_calls(&one).len() + client_calls(&two).len();
-    assert_eq!(calls, 100 + twice);
-    assert!(calls <= 120, "within the retry budget: {calls}");
-    let of = |id: &str| format!("vectorgate_upstream_hedges_total{{upstream=\"{id}\"}}");
-    assert_eq!(gateway.metric(&of("one")).await + gateway.metric(&of("two")).await, twice as f64);
+    // A second call may be dropped before it has left, when the first answers in that moment.
+    assert!((100..=100 + twice).contains(&calls), "{calls} with {twice}");
+    assert!(twice <= 20, "within the retry budget: {twice}");
+    assert_eq!(hedges().await - before, twice as f64);
     let recorded: u64 = gateway.usage().iter().filter(|record| record["status"] == 200).count() as u64;
     assert_eq!(recorded, 250, "one record an answer");
     let busy = async |id: &str| super::upstream(&gateway, id).await["in_flight"].as_u64().expect("a number");

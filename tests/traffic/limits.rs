@@ -25,7 +25,8 @@ async fn pause_after(headers: &[(&str, &str)]) -> u64 {
     let gateway = two_keys(&one, &two, "").start();
     until_verified(&gateway, "two").await;
     one.set_script(Script::new().next(1, refusal));
-    (one.clear(), two.clear());
+    one.clear();
+    two.clear();
     let answer = query(&gateway, "refused there").await;
     answer.expect(200);
     assert_eq!(answer.header("x-gateway-upstream"), "two");
@@ -104,7 +105,8 @@ async fn rg_b2gq_the_providers_count_lowers_the_local_one_until_its_reset() {
         let gateway = two_keys(&one, &two, "tpm = 100000").start();
         until_verified(&gateway, "two").await;
         one.set_script(Script::new().tokens(TokenRule::Bytes).next(1, told(remaining, "2s")));
-        (one.clear(), two.clear());
+        one.clear();
+        two.clear();
         query(&gateway, "first").await.expect(200);
         let began = Instant::now();
         assert_eq!(one.call_count(), 1);

@@ -143,6 +143,8 @@ fn check_widths(
     }
     let widest = match matryoshka {
         Matryoshka::None => None,
+        // A list with the native width in its midst is that of a provider which makes wider vectors when asked to.
+        Matryoshka::Widths(widths) if dimensions.is_some_and(|native| widths.contains(&native)) => None,
         Matryoshka::Widths(widths) => widths.last().copied(),
         Matryoshka::Range { max, .. } => Some(*max),
     };

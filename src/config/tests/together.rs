@@ -57,6 +57,7 @@ fn widths_must_be_possible() {
         &with("dimensions = 8\nmatryoshka = [4, 16]"),
         &[&(place(4, "matryoshka") + "16 is wider than the model's 8 dimensions; a vector can only be cut: at most 8")],
     );
+    check(&with("dimensions = 8\nmatryoshka = [4, 8, 16]"), &[]);
     check(
         &with("dimensions = 8\nmatryoshka = { min = 6, max = 2 }"),
         &[&(place(4, "matryoshka") + "min 6 is more than max 2; swap them")],

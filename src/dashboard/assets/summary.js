@@ -99,7 +99,7 @@ export function showTiles(snapshot) {
   const over = (value, line) => (value > line ? "bad" : "");
   const totals = snapshot.totals;
   const tiles = [
-    ["Query p50", ms(search.p50_ms), `over ${Math.round(window_s / 60)} min`, ""],
+    ["Query p50", ms(search.p50_ms), `over ${window_s < 60 ? `${window_s} s` : `${Math.round(window_s / 60)} min`}`, ""],
     ["Query p95", ms(search.p95_ms), `line ${line(line95)}`, over(search.p95_ms ?? 0, line95)],
     ["Query p99", ms(search.p99_ms), `line ${line(line99)}`, over(search.p99_ms ?? 0, line99)],
     ["Queries", `${rate(search.rate)}/s`, `${percent(failed)} failed`, failed >= FAILING ? "bad" : failed >= 0.01 ? "warn" : ""],

@@ -166,8 +166,8 @@ async fn describe(gateway: &Gateway, tenant: &TenantRuntime) -> Result<Value, Ap
             balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?
         }
     };
-    let mut value = serde_json::to_value(&balance)
-        .map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
+    let mut value =
+        serde_json::to_value(balance).map_err(|_| ApiError::new(Code::Internal, "the balance could not be written"))?;
     let plan = &tenant.plan;
     let keys: Vec<Value> = gateway
         .keys_of(plan)

@@ -1,4 +1,5 @@
-//! Owns what a call that brought no answer means: to the client, to the part, to the upstream. Refuses to try again.
+//! What a failed call means: for the client's words, for another try, for those who wait for the same inputs, and for
+//! how the work is cut. Owns the translation; refuses to act on it.
 
 use std::time::Duration;
 
@@ -12,21 +13,42 @@ use crate::journey::refuse;
 use crate::pure::admission::OutcomeKind;
 use crate::worker::CallError;
 
-use super::PartError;
+/// A part that did not succeed.
+pub(super) enum PartError {
+    /// The upstream takes fewer inputs at once; nothing was charged.
+    TooLarge {
+        /// What it refused.
+        refused: TooLarge,
+        /// What the client reads if the part is a single input.
+        error: ApiError,
+    },
+    /// One of its inputs is at fault, and the upstream does not say which.
+    Unnamed(ApiError),
+    /// The request fails.
+    Failed {
+        /// What the client reads.
+        error: ApiError,
+        /// Whom else it concerns.
+        reach: Reach,
+    },
+}
 
 /// A call that brought no usable answer.
 pub(super) struct Failure {
-    pub(super) error: ApiError,
+    /// What the client reads if there is no other try.
+    pub error: ApiError,
     /// Whether another try, here or elsewhere, may help.
-    pub(super) elsewhere: bool,
-    pub(super) retry_after: Option<Duration>,
-    pub(super) too_large: Option<TooLarge>,
+    pub elsewhere: bool,
+    /// When the upstream wants to be asked again.
+    pub retry_after: Option<Duration>,
+    too_large: Option<TooLarge>,
     /// Whom it concerns; `None`: one input, which is not known yet.
-    pub(super) reach: Option<Reach>,
+    reach: Option<Reach>,
 }
 
-impl From<Failure> for PartError {
-    fn from(Failure { error, too_large, reach, .. }: Failure) -> PartError {
+impl From<Box<Failure>> for PartError {
+    fn from(failure: Box<Failure>) -> PartError {
+        let Failure { error, too_large, reach, .. } = *failure;
         match (too_large, reach) {
             (Some(refused), _) => PartError::TooLarge { refused, error },
             (None, None) => PartError::Unnamed(error),
@@ -36,7 +58,8 @@ impl From<Failure> for PartError {
 }
 
 impl Failure {
-    pub(super) fn bad_answer(bad: &BadAnswer) -> Failure {
+    /// An answer that cannot be trusted.
+    pub fn bad_answer(bad: &BadAnswer) -> Failure {
         let message = format!("the upstream's answer cannot be used: {}", bad.reason);
         Failure {
             error: ApiError::new(Code::UpstreamBadResponse, message),
@@ -47,7 +70,8 @@ impl Failure {
         }
     }
 
-    pub(super) fn wire(error: &CallError) -> Failure {
+    /// No usable answer at all.
+    pub fn wire(error: &CallError) -> Failure {
         let (code, reach) = match error {
             CallError::Bad(bad) => return Failure::bad_answer(bad),
             CallError::Wire(WireError::Timeout) => (Code::UpstreamTimeout, Reach::Hopeless),
@@ -63,12 +87,8 @@ impl Failure {
         }
     }
 
-    pub(super) fn provider(
-        error: ProviderError,
-        indices: &[usize],
-        embeds: bool,
-        refused: Option<TooLarge>,
-    ) -> Failure {
+    /// The provider's own no. `indices` are the client's numbers of the part's items, `refused` what it was too much of.
+    pub fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
         let ProviderError { status, fault, message, .. } = error;
         let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
         let (message, named) = match fault {
@@ -124,5 +144,58 @@ pub(super) fn kind_of(error: &ProviderError) -> OutcomeKind {
         Fault::Quota => OutcomeKind::OutOfQuota,
         Fault::RateLimited => OutcomeKind::RateLimited { hint: error.wait_hint },
         Fault::Server => OutcomeKind::ServerError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(fault: Fault, status: u16, message: &str) -> ProviderError {
+        ProviderError {
+            status,
+            fault,
+            code: None,
+            kind: None,
+            message: message.to_owned(),
+            param: None,
+            limit_hint: None,
+            too_long: message.contains("too long"),
+            wait_hint: None,
+        }
+    }
+
+    /// Items 4 and 7 of the client's list make the part.
+    #[track_caller]
+    fn check(error: ProviderError, status: u16, code: Code, message: &str, elsewhere: bool, reach: Option<Reach>) {
+        let failure = Failure::provider(error, &[4, 7], true, None);
+        assert_eq!((failure.error.status(), failure.error.code), (status, code));
+        assert_eq!((failure.error.message.as_ref(), failure.elsewhere, failure.reach), (message, elsewhere, reach));
+    }
+
+    #[test]
+    fn a_refusal_of_the_request_reaches_as_far_as_its_words() {
+        let no = |message| said(Fault::Request, 422, message);
+        check(no("input[1] is bad"), 422, Code::InvalidInput, "input[7] is bad", false, Some(Reach::Item(1)));
+        check(no("item at index 0"), 422, Code::InvalidInput, "input[4]: item at index 4", false, Some(Reach::Item(0)));
+        check(no("a text is too long"), 422, Code::InvalidInput, "a text is too long", false, None);
+        check(no("not allowed"), 422, Code::InvalidInput, "not allowed", false, Some(Reach::Request));
+        let alone = Failure::provider(no("too long"), &[9], true, None);
+        assert_eq!((alone.error.message.as_ref(), alone.reach), ("input[9]: too long", Some(Reach::Item(0))));
+        let document = Failure::provider(no("too long"), &[9], false, None);
+        assert_eq!(document.error.message, "too long", "a rerank request has no `input`");
+    }
+
+    #[test]
+    fn the_gateways_own_key_and_account_are_not_the_clients() {
+        let upstream = Some(Reach::Upstream);
+        for status in [402, 403, 429] {
+            let error = said(Fault::Quota, status, "no credit");
+            check(error, 429, Code::UpstreamRateLimited, "no credit", true, upstream);
+        }
+        let own = "the upstream refused the gateway's own key; the operator has been told";
+        check(said(Fault::Auth, 401, "bad key"), 502, Code::UpstreamAuth, own, true, upstream);
+        check(said(Fault::TooLarge, 413, "much"), 413, Code::BodyTooLarge, "much", false, Some(Reach::Request));
+        check(said(Fault::TooLarge, 400, "many"), 400, Code::InvalidInput, "many", false, Some(Reach::Request));
     }
 }

@@ -173,9 +173,14 @@ if verb == 'place' then
 end
 
 if verb == 'settle' then
-  -- 5 hold, 6 charge or "-", 7 replica, 8 its number or 0, 9 "1": also if nothing is known of the hold, 10 record or ""
+  -- 5 hold, 6 charge or "-", 7 replica, 8 its number or 0, 9 "1": also if nothing is known of the hold, 10 record or "",
+  -- 11.. further holds of the same request, which end with it
   local id, within, late = ARGV[5], ZERO, '0'
   local amount = take(id)
+  for at = 11, #ARGV do
+    local more = take(ARGV[at])
+    if more then amount = plus(amount or ZERO, more) end
+  end
   if not amount then
     if redis.call('HDEL', LAPSED, id) == 0 then
       if ARGV[9] ~= '1' then return answer('unknown') end

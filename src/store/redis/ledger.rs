@@ -182,6 +182,20 @@ pub(super) struct Lost {
     pub(super) restored: Money,
 }
 
+/// What ends a request's holds.
+pub(super) struct Bill<'a> {
+    /// The hold that the record names.
+    pub(super) hold: HoldId,
+    /// Further holds of the same request, which end with it.
+    pub(super) others: &'a [SharedHold],
+    pub(super) charge: Money,
+    pub(super) usage: &'a UsageRecord,
+    /// The record's number if it was owed, else 0.
+    pub(super) number: u64,
+    /// Whether it is charged even if the server knows nothing of the hold.
+    pub(super) force: bool,
+}
+
 /// Money held for a call over all replicas. Dropped unsettled, it is given back.
 pub struct SharedHold {
     ledger: Arc<SharedLedger>,
@@ -355,7 +369,7 @@ impl SharedLedger {
         }
     }
 
-    /// Ends a request's holds with its record: charges `charge` to the first and frees the others. Without a hold the
+    /// Ends a request's holds with its record: charges `charge` to them together and frees the rest. Without a hold the
     /// record is numbered and follows. Fills in what was really charged.
     ///
     /// # Errors
@@ -372,9 +386,7 @@ impl SharedLedger {
     ) -> io::Result<SharedSettled> {
         let mut holds = holds.into_iter();
         let first = holds.next();
-        for other in holds {
-            drop(other);
-        }
+        let others: Vec<SharedHold> = holds.collect();
         let plain = SharedSettled { charged: charge, shortfall: Money::ZERO, remaining: account.board.remaining() };
         let (hold, force) = match first {
             Some(mut hold) => {
@@ -399,8 +411,14 @@ impl SharedLedger {
         let boxed = Box::new(usage.clone());
         let owed = Owed { number: 0, hold: Some(hold), usage: boxed, charge, journaled: false, not_before: 0 };
         self.outbox.lock().settled(hold, owed);
-        let settled = self.settle_now(account, hold, charge, usage, 0, force).await;
+        let settled = self.settle_now(account, Bill { hold, others: &others, charge, usage, number: 0, force }).await;
         self.forget(account, hold);
+        if settled.is_ok() {
+            for mut other in others {
+                other.open = false;
+                self.forget(account, other.id);
+            }
+        }
         account.freed.notify_one();
         match settled {
             Ok(settled) => {
@@ -416,29 +434,21 @@ impl SharedLedger {
         }
     }
 
-    /// One try to end a hold with a record. `number` is the record's if it was owed; `force`: also if the server knows
-    /// nothing of the hold.
-    pub(super) async fn settle_now(
-        &self,
-        account: &SharedAccount,
-        hold: HoldId,
-        charge: Money,
-        usage: &UsageRecord,
-        number: u64,
-        force: bool,
-    ) -> Result<SharedSettled, StoreDown> {
-        let json = serde_json::to_string(usage).map_err(|_| StoreDown::Broken)?;
-        let mut force = force;
+    /// One try to end holds with a record.
+    pub(super) async fn settle_now(&self, account: &SharedAccount, bill: Bill<'_>) -> Result<SharedSettled, StoreDown> {
+        let json = serde_json::to_string(bill.usage).map_err(|_| StoreDown::Broken)?;
+        let mut force = bill.force;
         loop {
             let reply = self
                 .ask(account, |frame| {
-                    Verb::new("settle", &account.tenant, frame)
-                        .with(hold.0.to_string())
-                        .with_money(charge)
+                    let verb = Verb::new("settle", &account.tenant, frame)
+                        .with(bill.hold.0.to_string())
+                        .with_money(bill.charge)
                         .with(self.replica.clone())
-                        .with(number.to_string())
+                        .with(bill.number.to_string())
                         .with(if force { "1" } else { "0" })
-                        .with(json.clone())
+                        .with(json.clone());
+                    bill.others.iter().fold(verb, |verb, other| verb.with(other.id.0.to_string()))
                 })
                 .await?;
             match reply.status() {
@@ -457,7 +467,7 @@ impl SharedLedger {
                 // The server has lost the hold, or never knew it; the bill stands all the same.
                 "unknown" if !force => force = true,
                 "known" => {
-                    let charged = usage.cost;
+                    let charged = bill.usage.cost;
                     return Ok(SharedSettled { charged, shortfall: Money::ZERO, remaining: reply.remaining() });
                 }
                 _ => return Err(StoreDown::Silent),

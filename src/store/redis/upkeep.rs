@@ -29,7 +29,7 @@ use crate::store::record::{
 };
 use crate::telemetry::labels::StoreName;
 
-use super::ledger::{SharedAccount, SharedLedger};
+use super::ledger::{Bill, SharedAccount, SharedLedger};
 use super::link::{Lane, Link, StoreDown};
 use super::script::{money, records_key};
 
@@ -226,7 +226,9 @@ async fn send(ledger: &SharedLedger) -> Result<(), StoreDown> {
                     if ledger.outbox.lock().next(&tenant, 1).first().map(|owed| owed.number) != Some(first.number) {
                         continue;
                     }
-                    ledger.settle_now(&account, hold, first.charge, &first.usage, first.number, true).await?;
+                    let (charge, usage, number) = (first.charge, &first.usage, first.number);
+                    let bill = Bill { hold, others: &[], charge, usage, number, force: true };
+                    ledger.settle_now(&account, bill).await?;
                 }
                 None => ledger.meter(&account, &batch).await?,
             }

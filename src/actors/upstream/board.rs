@@ -1,0 +1,88 @@
+//! What an upstream's actor publishes, for those who choose between upstreams and those who look. Read without asking, so a
+//! moment old; owns no decision.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use crate::pure::adaptive_batch::Limits;
+use crate::pure::admission::UpstreamSnapshot;
+use crate::pure::call_stats::CallView;
+use crate::pure::class::TrafficClass;
+use crate::pure::tenant_limits::Allowances;
+use crate::pure::time::Mono;
+
+/// What the actor publishes after each event.
+#[derive(Debug, Default)]
+pub struct Board {
+    pub(super) usable: AtomicBool,
+    pub(super) in_flight: AtomicUsize,
+    pub(super) latency_ns: AtomicU64,
+    pub(super) p95_ns: AtomicU64,
+    pub(super) sizes: Mutex<Sizes>,
+    pub(super) allowances: Mutex<[Option<Allowances>; 2]>,
+    pub(super) shown: ArcSwapOption<Shown>,
+}
+
+/// What people look at, as it was at a moment of the last second.
+#[derive(Debug)]
+pub struct Shown {
+    /// When.
+    pub at: Mono,
+    /// The actor's state.
+    pub state: UpstreamSnapshot,
+    /// Its calls lately.
+    pub calls: CallView,
+}
+
+/// How large the next calls may be.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Sizes {
+    /// What refusals have taught.
+    pub(super) learned: Limits,
+    /// What the quota leaves to a batch call.
+    pub(super) batch: Limits,
+}
+
+impl Board {
+    /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
+    pub fn usable(&self) -> bool {
+        self.usable.load(Ordering::Relaxed)
+    }
+
+    /// What people look at; `None` in the first second.
+    pub fn shown(&self) -> Option<Arc<Shown>> {
+        self.shown.load_full()
+    }
+
+    /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
+    /// lets only probes through.
+    pub fn p95(&self) -> Option<Duration> {
+        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
+    }
+
+    /// Calls under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Smoothed peak latency, nanoseconds; 0 before the first answer.
+    pub fn latency_ns(&self) -> u64 {
+        self.latency_ns.load(Ordering::Relaxed)
+    }
+
+    /// What a class may still take here; `None` before the first event.
+    pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
+        self.allowances.lock()[usize::from(!class.is_interactive())]
+    }
+
+    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
+    /// leaves now.
+    pub fn call_limits(&self, batch: bool) -> Limits {
+        let sizes = *self.sizes.lock();
+        if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }
+    }
+}
