@@ -29,12 +29,16 @@ pub enum Coding {
     Zstd,
 }
 
+/// A coding that is not known here, or one upon another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownCoding;
+
 impl Coding {
     /// Reads a `Content-Encoding`: `Ok(None)` for a body as it is.
     ///
     /// # Errors
     /// A coding that is not known, or more than one.
-    pub fn read(header: &str) -> Result<Option<Coding>, ()> {
+    pub fn read(header: &str) -> Result<Option<Coding>, UnknownCoding> {
         let mut codings = header.split(',').map(str::trim).filter(|name| !name.is_empty());
         let mut found = None;
         codings.try_for_each(|name| {
@@ -44,9 +48,9 @@ impl Coding {
                 "deflate" => Coding::Deflate,
                 "br" => Coding::Brotli,
                 "zstd" => Coding::Zstd,
-                _ => return Err(()),
+                _ => return Err(UnknownCoding),
             };
-            if found.replace(coding).is_some() { Err(()) } else { Ok(()) }
+            if found.replace(coding).is_some() { Err(UnknownCoding) } else { Ok(()) }
         })?;
         Ok(found)
     }
@@ -293,7 +297,7 @@ mod tests {
 
     #[test]
     fn headers_are_read_with_care() {
-        let check = |header: &str, expected: Result<Option<Coding>, ()>| {
+        let check = |header: &str, expected: Result<Option<Coding>, UnknownCoding>| {
             assert_eq!(Coding::read(header), expected, "{header}");
         };
         check("", Ok(None));
@@ -302,7 +306,7 @@ mod tests {
         check("x-gzip", Ok(Some(Coding::Gzip)));
         check("identity, br", Ok(Some(Coding::Brotli)));
         check("zstd", Ok(Some(Coding::Zstd)));
-        check("gzip, gzip", Err(()));
-        check("snappy", Err(()));
+        check("gzip, gzip", Err(UnknownCoding));
+        check("snappy", Err(UnknownCoding));
     }
 }
