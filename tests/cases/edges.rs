@@ -109,8 +109,8 @@ async fn a_body_that_stops_is_answered_408() {
     assert_ne!(answer.header("x-request-id"), "");
     assert!(client.is_closed());
 
-    // A body that goes on, slower than the limit for all of it, is read to its end.
-    let body = json!({ "model": "emb-a", "input": "alpha" }).to_string();
+    // A body that goes on, 16 KiB and more within each limit but slower than one limit for all of it, is read to its end.
+    let body = json!({ "model": "emb-a", "input": "alpha ".repeat(27_000) }).to_string();
     let mut client = Raw::connect(&gateway.url);
     client.send(format!(
         "POST /v1/embeddings HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\
