@@ -44,6 +44,6 @@ fn worker(request: &HttpRequest) -> Result<Rc<Worker>, ApiError> {
 }
 
 async fn not_found(request: HttpRequest) -> HttpResponse {
-    let error = ApiError::new(Code::RouteNotFound, "there is no such route; the routes are listed in /openapi.json");
+    let error = ApiError::new(Code::RouteNotFound, "there is no such route here: look at the path and the base URL");
     respond::plain_error(&request, routes::dialect_near(request.path()), &error)
 }

@@ -52,18 +52,7 @@ pub const fn takes_bare_texts(provider: Provider) -> bool {
 
 /// The provider's name as configuration writes it.
 pub const fn name(provider: Provider) -> &'static str {
-    match provider {
-        Provider::OpenAi => "openai",
-        Provider::Azure => "azure",
-        Provider::Cohere => "cohere",
-        Provider::Voyage => "voyage",
-        Provider::Jina => "jina",
-        Provider::Tei => "tei",
-        Provider::Ollama => "ollama",
-        Provider::Vllm => "vllm",
-        Provider::Anthropic => "anthropic",
-        Provider::Simulated => "simulated",
-    }
+    provider.as_str()
 }
 
 /// A JSON request to `path`.
