@@ -11,11 +11,14 @@ mod build;
 mod reload;
 mod tenants;
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use actix::prelude::*;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
 
 use crate::actors::router::{LevelBoard, Router};
 use crate::backlog::Backlog;
@@ -31,6 +34,7 @@ use crate::runtime::Running;
 use crate::sentinel::{self, Sentinel, Watched};
 use crate::store::journal::Journal;
 use crate::store::redis::Redis;
+use crate::store::retention;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
@@ -143,7 +147,7 @@ impl Gateway {
         let sentinel = Sentinel::new(watched, &running.plan.store.path, &watch, Arc::clone(&telemetry));
         actix_web::rt::spawn(sentinel.run(asked));
         let status = Status::new(misfits);
-        Ok(Arc::new(Gateway {
+        let gateway = Arc::new(Gateway {
             certificate: running.plan.server.tls.as_ref().map(tls::Shown::new),
             running: ArcSwap::from_pointee(running),
             router,
@@ -162,7 +166,38 @@ impl Gateway {
             started: clock::wall(),
             status: Mutex::new(status),
             changing: tokio::sync::Mutex::new(text),
-        }))
+        });
+        actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
+        Ok(gateway)
+    }
+}
+
+/// How often old records are looked for.
+const RETAIN_EVERY: Duration = Duration::from_secs(6 * 3_600);
+
+/// Sums up old records, now and every few hours, as long as the gateway lives.
+async fn retain(gateway: Weak<Gateway>) {
+    while let Some(gateway) = gateway.upgrade() {
+        let store = gateway.running.load().plan.store.clone();
+        let telemetry = Arc::clone(&gateway.telemetry);
+        drop(gateway);
+        if let Some(days) = store.retention_days {
+            let pass = spawn_blocking(move || retention::roll_up(&store.path, days, clock::wall())).await;
+            match pass {
+                Ok(Ok(pass)) if pass.segments > 0 => {
+                    tracing::info!(
+                        segments = pass.segments,
+                        records = pass.records,
+                        sums = pass.sums,
+                        "old records were summed up"
+                    );
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => telemetry.store_failed("retention", &io::Error::other(error.to_string())),
+                Err(panic) => telemetry.store_failed("retention", &io::Error::other(panic.to_string())),
+            }
+        }
+        tokio::time::sleep(RETAIN_EVERY).await;
     }
 }
 

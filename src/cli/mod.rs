@@ -3,6 +3,7 @@
 pub mod check;
 pub mod import;
 pub mod key;
+pub mod ledger;
 pub mod probe;
 pub mod serve;
 pub mod usage;
@@ -43,6 +44,11 @@ enum Command {
     },
     /// Report what was used and what it cost.
     Usage(usage::Arguments),
+    /// Verify, back up and restore the journal of balances and records.
+    Ledger {
+        #[command(subcommand)]
+        command: ledger::LedgerCommand,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -75,5 +81,6 @@ pub fn main() -> ExitCode {
         Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
         Command::Import { command: ImportCommand::Litellm { file } } => import::litellm(&file),
         Command::Usage(args) => usage::report(config, &args),
+        Command::Ledger { command } => ledger::run(config, &command),
     }
 }

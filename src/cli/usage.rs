@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use crate::config::{self, Environment, Source};
 use crate::pure::utc::Stamp;
-use crate::store::record::UsageRecord;
-use crate::store::usage::{self, GroupBy, Totals, UnknownGroup, UsageError, UsageFilter};
+use crate::store::record::{RollupRecord, UsageRecord};
+use crate::store::usage::{self, Entry, GroupBy, Totals, UnknownGroup, UsageError, UsageFilter};
 
 /// How a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,26 +175,29 @@ pub fn run(args: &UsageArgs, out: &mut dyn Write) -> Result<(), UsageError> {
 }
 
 fn list(args: &UsageArgs, out: &mut dyn Write) -> Result<(), UsageError> {
-    let each = |visit: &mut dyn FnMut(&UsageRecord) -> io::Result<()>| {
+    let each = |visit: &mut dyn FnMut(&Entry) -> io::Result<()>| {
         usage::for_each(&args.store, &args.filter, |record| visit(record).map_err(UsageError::Output))
     };
     match args.format {
-        Format::Jsonl => each(&mut |record| {
-            serde_json::to_writer(&mut *out, record)?;
+        Format::Jsonl => each(&mut |entry| {
+            match entry {
+                Entry::One(record) => serde_json::to_writer(&mut *out, record)?,
+                Entry::Sum(sum) => serde_json::to_writer(&mut *out, sum)?,
+            }
             out.write_all(b"\n")
         }),
         Format::Csv => {
             csv_row(out, RECORD_COLUMNS.map(|(name, _)| name).iter().copied())?;
-            each(&mut |record| csv_row(out, record_cells(record).iter().map(String::as_str)))
+            each(&mut |entry| csv_row(out, entry_cells(entry).iter().map(String::as_str)))
         }
         Format::Table => {
             let head = RECORD_COLUMNS.map(|(name, _)| name.to_owned());
             let widths = RECORD_COLUMNS.map(|(_, width)| width);
             table_row(out, &head, &widths, RECORD_TEXT_COLUMNS)?;
             let mut total = Totals::default();
-            usage::for_each(&args.store, &args.filter, |record| {
-                total = total.with(record).ok_or(UsageError::Overflow)?;
-                Ok(table_row(out, &record_cells(record), &widths, RECORD_TEXT_COLUMNS)?)
+            usage::for_each(&args.store, &args.filter, |entry| {
+                total = total.with_entry(entry).ok_or(UsageError::Overflow)?;
+                Ok(table_row(out, &entry_cells(entry), &widths, RECORD_TEXT_COLUMNS)?)
             })?;
             writeln!(
                 out,
@@ -300,6 +303,38 @@ const RECORD_COLUMNS: [(&str, usize); 18] = [
 
 /// Columns of a list that are texts and stand on the left; figures stand on the right.
 const RECORD_TEXT_COLUMNS: usize = 9;
+
+fn entry_cells(entry: &Entry) -> [String; 18] {
+    match entry {
+        Entry::One(record) => record_cells(record),
+        Entry::Sum(sum) => sum_cells(sum),
+    }
+}
+
+/// A sum of old records has no request's id, price or times; how many it stands for is told in the id's place.
+fn sum_cells(sum: &RollupRecord) -> [String; 18] {
+    let optional = |name: Option<&str>| name.unwrap_or_default().to_owned();
+    [
+        Stamp(sum.time).to_string(),
+        format!("({} requests)", sum.requests),
+        sum.tenant.to_string(),
+        optional(sum.key.as_ref().map(|key| key.as_str())),
+        sum.class.clone(),
+        optional(sum.collection.as_deref()),
+        sum.model.to_string(),
+        String::new(),
+        optional(sum.upstream.as_ref().map(|upstream| upstream.as_str())),
+        sum.items.to_string(),
+        sum.cached_items.to_string(),
+        sum.tokens.to_string(),
+        String::new(),
+        String::new(),
+        sum.cost.to_string(),
+        String::new(),
+        String::new(),
+        String::new(),
+    ]
+}
 
 fn record_cells(record: &UsageRecord) -> [String; 18] {
     let optional = |name: Option<&str>| name.unwrap_or_default().to_owned();

@@ -110,6 +110,8 @@ pub struct Store {
     pub path: PathBuf,
     /// When a record counts as kept.
     pub durability: Durability,
+    /// Days for which records are kept one by one before they are summed up; `None`: for ever.
+    pub retention_days: Option<u32>,
     /// Redis, where one is used.
     pub redis_url: Option<Secret>,
     /// Longest wait for one Redis step.

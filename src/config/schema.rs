@@ -114,6 +114,7 @@ const STORE: &[Key] = &[
     is("ledger", Type::Choice(&["embedded", "redis"]), r#""embedded""#),
     is("path", Type::Text, r#""data""#),
     is("durability", Type::Choice(&["process", "power"]), r#""process""#),
+    is("retention_days", Type::Int(0, 36_500), "400"),
     is("redis_url", Type::SecretOrText, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
     is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),

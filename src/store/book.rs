@@ -128,6 +128,8 @@ impl Book {
             Record::TenantChange(tenant) => self.page(&tenant.tenant).change(&tenant.change, tenant.time),
             // Told for people; what an action changed has records of its own.
             Record::Admin(_) => {}
+            // Written over records that were folded long ago.
+            Record::RolledUp(_) | Record::Rollup(_) => {}
             Record::Snapshot(snapshot) => self.clone_from(&snapshot.book),
         }
     }

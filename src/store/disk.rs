@@ -1,11 +1,13 @@
 //! The journal's folder: numbered segments and the lock that keeps a second writer out. Moves bytes; knows no records.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::segment::StoreError;
+use crate::pure::time::Wall;
+use crate::pure::utc;
 
 /// Where segments live. Tests put a failing one in its place.
 pub trait Disk: Send + Sync {
@@ -120,12 +122,47 @@ impl Folder {
         self.path.join(format!("{segment:08}.jsonl"))
     }
 
+    /// What a segment begins with, without reading more of it; `None`: nothing that is whole.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn first(&self, segment: u64) -> io::Result<Option<First>> {
+        let mut head = Vec::with_capacity(HEAD);
+        File::open(self.path(segment))?.take(HEAD as u64).read_to_end(&mut head)?;
+        Ok(First::read(&head))
+    }
+
     /// A segment from its start.
     ///
     /// # Errors
     /// Those of the system.
     pub fn read(&self, segment: u64) -> io::Result<BufReader<File>> {
         File::open(self.path(segment)).map(|file| BufReader::with_capacity(1 << 16, file))
+    }
+}
+
+/// Bytes of a segment that hold its first line's kind and time.
+const HEAD: usize = 128;
+
+/// A segment's first line, as far as it tells when the segment began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct First {
+    /// When the segment began.
+    pub time: Wall,
+    /// Whether sums stand in it for records.
+    pub rolled_up: bool,
+}
+
+impl First {
+    fn read(head: &[u8]) -> Option<First> {
+        let text = head.iter().position(|byte| *byte == b'{').and_then(|start| head.get(start..))?;
+        let after = |marker: &[u8]| {
+            let start = memchr::memmem::find(text, marker)? + marker.len();
+            let rest = text.get(start..)?;
+            std::str::from_utf8(rest.get(..memchr::memchr(b'"', rest)?)?).ok()
+        };
+        let time = utc::parse_stamp(after(b"\"time\":\"")?)?;
+        Some(First { time, rolled_up: after(b"{\"kind\":\"")? == "rolled_up" })
     }
 }
 

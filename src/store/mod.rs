@@ -8,16 +8,20 @@
 //! - [`journal`]: the writer for many threads, and syncing to the device
 //! - [`audit`]: reading back what was done on the admin side
 //! - [`redis`]: the ledger that replicas share
+//! - [`copy`]: checking, backing up and restoring the whole
+//! - [`retention`]: old records as sums
 //! - [`usage`]: reading records back, filtered and summed
 //!
 //! Invariant: no rule about money is made here; accounts decide, the store remembers.
 
 pub mod audit;
 pub mod book;
+pub mod copy;
 pub mod disk;
 pub mod journal;
 pub mod record;
 pub mod redis;
+pub mod retention;
 pub mod segment;
 pub mod usage;
 pub mod writer;

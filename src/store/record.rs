@@ -256,6 +256,52 @@ pub struct AdminRecord {
     pub after: serde_json::Value,
 }
 
+/// The first line of a segment whose usage records were replaced by sums.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolledUpRecord {
+    /// When the segment began.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// Usage records that it had.
+    pub records: u64,
+}
+
+/// Many usage records of one day, as one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollupRecord {
+    /// 00:00 UTC of the day.
+    #[serde(with = "utc::stamp")]
+    pub time: Wall,
+    /// Who paid.
+    pub tenant: TenantId,
+    /// The key; null where there was none.
+    pub key: Option<KeyFingerprint>,
+    /// The class.
+    pub class: String,
+    /// The collection, if one was named.
+    pub collection: Option<String>,
+    /// The model that was asked for.
+    pub model: ModelName,
+    /// The upstream that answered; null where none did.
+    pub upstream: Option<UpstreamId>,
+    /// Requests.
+    pub requests: u64,
+    /// Items asked for.
+    pub items: u64,
+    /// Items answered from the cache.
+    pub cached_items: u64,
+    /// Input tokens charged.
+    pub tokens: u64,
+    /// Output tokens charged.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub output_tokens: u64,
+    /// Searches charged.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub search_units: u64,
+    /// Paid.
+    pub cost: Money,
+}
+
 /// All that earlier records amount to; the first line of every segment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
@@ -284,6 +330,10 @@ pub enum Record {
     TenantChange(TenantRecord),
     /// Somebody used the admin side.
     Admin(AdminRecord),
+    /// A segment's records were replaced by sums.
+    RolledUp(RolledUpRecord),
+    /// A sum.
+    Rollup(Box<RollupRecord>),
     /// A request ended, and the shared ledger is yet to be told.
     Pending(PendingRecord),
     /// The shared stream was read.
@@ -311,6 +361,8 @@ impl Record {
             Record::PeriodStart(record) => record.time,
             Record::TenantChange(record) => record.time,
             Record::Admin(record) => record.time,
+            Record::RolledUp(record) => record.time,
+            Record::Rollup(record) => record.time,
             Record::Pending(record) => record.time,
             Record::Cursor(record) => record.time,
             Record::Snapshot(record) => record.time,
@@ -332,6 +384,8 @@ impl Record {
             Some(b"pending") => serde_json::from_slice(json).map(Record::Pending),
             Some(b"cursor") => serde_json::from_slice(json).map(Record::Cursor),
             Some(b"admin") => serde_json::from_slice(json).map(Record::Admin),
+            Some(b"rolled_up") => serde_json::from_slice(json).map(Record::RolledUp),
+            Some(b"rollup") => serde_json::from_slice(json).map(Record::Rollup),
             Some(b"snapshot") => serde_json::from_slice(json).map(Record::Snapshot),
             _ => Err(serde::de::Error::custom("a record of a kind that this version does not know")),
         }
@@ -342,6 +396,13 @@ impl UsageRecord {
     /// Reads one line's JSON if it is a usage record; other kinds cost no parsing.
     pub fn from_json(json: &[u8]) -> Option<serde_json::Result<UsageRecord>> {
         (kind(json) == Some(b"usage")).then(|| serde_json::from_slice(json))
+    }
+}
+
+impl RollupRecord {
+    /// Reads one line's JSON if it is a sum; other kinds cost no parsing.
+    pub fn from_json(json: &[u8]) -> Option<serde_json::Result<RollupRecord>> {
+        (kind(json) == Some(b"rollup")).then(|| serde_json::from_slice(json))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::disk::Folder;
-use super::record::UsageRecord;
+use super::record::{RollupRecord, UsageRecord};
 use super::segment::{StoreError, scan};
 use crate::ids::TenantId;
 use crate::pure::money::Money;
@@ -26,11 +26,49 @@ pub struct UsageFilter {
 }
 
 impl UsageFilter {
-    /// Whether `record` counts.
-    pub fn admits(&self, record: &UsageRecord) -> bool {
-        self.tenant.as_ref().is_none_or(|tenant| *tenant == record.tenant)
-            && self.since.is_none_or(|since| record.time >= since)
-            && self.until.is_none_or(|until| record.time < until)
+    /// Whether an entry counts. A sum of a day counts where its day begins.
+    pub fn admits(&self, entry: &Entry) -> bool {
+        let (time, of) = match entry {
+            Entry::One(record) => (record.time, &record.tenant),
+            Entry::Sum(sum) => (sum.time, &sum.tenant),
+        };
+        self.tenant.as_ref().is_none_or(|tenant| tenant == of)
+            && self.since.is_none_or(|since| time >= since)
+            && self.until.is_none_or(|until| time < until)
+    }
+
+    /// Whether a segment that began and ended then can hold anything that counts. Its records were written in between;
+    /// their own times may be a little later than that if the clock stepped back, and much earlier if they waited for
+    /// the shared ledger.
+    fn may_be_in(&self, began: Option<Wall>, ended: Option<Wall>) -> bool {
+        let slack = |wall: Wall, ms: i64| wall.0.saturating_add(ms);
+        let too_old = self.since.zip(ended).is_some_and(|(since, ended)| slack(ended, CLOCK_STEP_MS) < since.0);
+        let too_new = self.until.zip(began).is_some_and(|(until, began)| began.0 > slack(until, LATENESS_MS));
+        !too_old && !too_new
+    }
+}
+
+/// Further than this no clock is expected to be put back: an hour.
+const CLOCK_STEP_MS: i64 = 3_600_000;
+
+/// Later than this no record is expected to be written: a week without the shared ledger.
+const LATENESS_MS: i64 = 7 * DAY_MS;
+
+/// What a report is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Entry {
+    /// A request.
+    One(Box<UsageRecord>),
+    /// Many requests of a day long ago.
+    Sum(Box<RollupRecord>),
+}
+
+impl Entry {
+    fn from_json(json: &[u8]) -> serde_json::Result<Option<Entry>> {
+        if let Some(record) = UsageRecord::from_json(json).transpose()? {
+            return Ok(Some(Entry::One(Box::new(record))));
+        }
+        Ok(RollupRecord::from_json(json).transpose()?.map(|sum| Entry::Sum(Box::new(sum))))
     }
 }
 
@@ -89,8 +127,23 @@ impl GroupBy {
         }
     }
 
-    /// The record's value; `None` where it has none, such as no upstream on a cache hit.
-    pub fn value(self, record: &UsageRecord) -> Option<String> {
+    /// The entry's value; `None` where it has none, such as no upstream on a cache hit.
+    pub fn value(self, entry: &Entry) -> Option<String> {
+        match entry {
+            Entry::One(record) => self.value_of(record),
+            Entry::Sum(sum) => match self {
+                GroupBy::Tenant => Some(sum.tenant.to_string()),
+                GroupBy::Key => sum.key.as_ref().map(|key| key.to_string()),
+                GroupBy::Model => Some(sum.model.to_string()),
+                GroupBy::Class => Some(sum.class.clone()),
+                GroupBy::Collection => sum.collection.clone(),
+                GroupBy::Upstream => sum.upstream.as_ref().map(|upstream| upstream.to_string()),
+                GroupBy::Day => Some(Day(sum.time).to_string()),
+            },
+        }
+    }
+
+    fn value_of(self, record: &UsageRecord) -> Option<String> {
         match self {
             GroupBy::Tenant => Some(record.tenant.to_string()),
             GroupBy::Key => record.key.as_ref().map(|key| key.to_string()),
@@ -172,6 +225,22 @@ impl Totals {
             cost: self.cost.checked_add(record.cost)?,
         })
     }
+
+    /// With one entry more, or `None` if a sum is too large to be kept exactly.
+    pub fn with_entry(self, entry: &Entry) -> Option<Totals> {
+        match entry {
+            Entry::One(record) => self.with(record),
+            Entry::Sum(sum) => Some(Totals {
+                requests: self.requests.checked_add(sum.requests)?,
+                items: self.items.checked_add(sum.items)?,
+                cached_items: self.cached_items.checked_add(sum.cached_items)?,
+                tokens: self.tokens.checked_add(sum.tokens)?,
+                output_tokens: self.output_tokens.checked_add(sum.output_tokens)?,
+                search_units: self.search_units.checked_add(sum.search_units)?,
+                cost: self.cost.checked_add(sum.cost)?,
+            }),
+        }
+    }
 }
 
 /// Why a report could not be made.
@@ -209,7 +278,8 @@ impl From<std::io::Error> for UsageError {
     }
 }
 
-/// Calls `visit` with every record in `folder` that `filter` admits, in the order in which they were written.
+/// Calls `visit` with every entry in `folder` that `filter` admits, in the order in which they were written. Segments of
+/// other times are not read.
 ///
 /// An unfinished line at the end of a segment is passed over: a gateway is writing it, or was killed while it did.
 ///
@@ -218,14 +288,22 @@ impl From<std::io::Error> for UsageError {
 pub fn for_each(
     folder: &Path,
     filter: &UsageFilter,
-    mut visit: impl FnMut(&UsageRecord) -> Result<(), UsageError>,
+    mut visit: impl FnMut(&Entry) -> Result<(), UsageError>,
 ) -> Result<(), UsageError> {
     let journal = Folder::new(folder);
     let segments = journal.segments().map_err(StoreError::io(folder))?;
     if segments.is_empty() {
         return Err(StoreError::Missing { path: folder.to_owned() }.into());
     }
-    for segment in segments {
+    for (position, segment) in segments.iter().copied().enumerate() {
+        let begins = |segment: u64| -> Result<Option<Wall>, StoreError> {
+            let first = journal.first(segment).map_err(StoreError::io(&journal.path(segment)))?;
+            Ok(first.map(|first| first.time))
+        };
+        let ended = segments.get(position + 1).map(|next| begins(*next)).transpose()?.flatten();
+        if !filter.may_be_in(begins(segment)?, ended) {
+            continue;
+        }
         let path = journal.path(segment);
         let reader = journal.read(segment).map_err(StoreError::io(&path))?;
         scan(reader, &path, |json, line| {
@@ -234,8 +312,8 @@ pub fn for_each(
                 line,
                 reason: error.to_string(),
             };
-            match UsageRecord::from_json(json).transpose().map_err(unreadable)? {
-                Some(record) if filter.admits(&record) => visit(&record),
+            match Entry::from_json(json).map_err(unreadable)? {
+                Some(entry) if filter.admits(&entry) => visit(&entry),
                 _ => Ok(()),
             }
         })?;
@@ -258,10 +336,10 @@ pub struct Summary {
 /// As [`for_each`], and [`UsageError::Overflow`].
 pub fn summarise(folder: &Path, filter: &UsageFilter, by: &[GroupBy]) -> Result<Summary, UsageError> {
     let mut summary = Summary::default();
-    for_each(folder, filter, |record| {
-        let row = summary.rows.entry(by.iter().map(|group| group.value(record)).collect()).or_default();
-        *row = row.with(record).ok_or(UsageError::Overflow)?;
-        summary.total = summary.total.with(record).ok_or(UsageError::Overflow)?;
+    for_each(folder, filter, |entry| {
+        let row = summary.rows.entry(by.iter().map(|group| group.value(entry)).collect()).or_default();
+        *row = row.with_entry(entry).ok_or(UsageError::Overflow)?;
+        summary.total = summary.total.with_entry(entry).ok_or(UsageError::Overflow)?;
         Ok(())
     })?;
     Ok(summary)
@@ -334,6 +412,8 @@ mod tests {
             let dir = tempfile::tempdir().expect("folder");
             let limits = Limits { segment_bytes: 2_000, ..Limits::default() };
             let (journal, _) = Journal::open(dir.path(), limits, at(0)).expect("opens");
+            let mut facts = facts;
+            facts.sort_by_key(Record::time);
             for fact in &facts {
                 journal.append(fact).expect("written");
             }
@@ -345,12 +425,14 @@ mod tests {
             let mut expected = Summary::default();
             let mut listed = Vec::new();
             for fact in &facts {
-                if let Record::Usage(record) = fact && filter.admits(record) {
-                    listed.push((**record).clone());
+                let Record::Usage(record) = fact else { continue };
+                let entry = Entry::One(record.clone());
+                if filter.admits(&entry) {
                     expected.total = expected.total.with(record).expect("small");
-                    let values = by.iter().map(|group| group.value(record)).collect();
+                    let values = by.iter().map(|group| group.value(&entry)).collect();
                     let row: &mut Totals = expected.rows.entry(values).or_default();
                     *row = row.with(record).expect("small");
+                    listed.push(entry);
                 }
             }
             let mut got = Vec::new();

@@ -3,6 +3,7 @@
 mod audit;
 mod drain;
 mod keys;
+mod ledger;
 mod listener;
 mod period;
 mod reload;

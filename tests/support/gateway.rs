@@ -237,14 +237,20 @@ impl Gateway {
     /// Runs a `vectorgate` command with this gateway's configuration; its standard output.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> String {
-        let output = Command::new(binary())
+        let output = self.try_command(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a `vectorgate` command that may fail.
+    #[track_caller]
+    pub fn try_command(&self, arguments: &[&str]) -> std::process::Output {
+        Command::new(binary())
             .args(arguments)
             .args(["--config", "gateway.toml"])
             .current_dir(self.folder.path())
             .output()
-            .expect("the command runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("text")
+            .expect("the command runs")
     }
 }
 

@@ -171,6 +171,7 @@ pub(super) fn store(fields: &Fields, environment: &Environment, report: &mut Rep
         ledger: if fields.text("ledger") == "redis" { LedgerStore::Redis } else { LedgerStore::Embedded },
         path: PathBuf::from(fields.text("path")),
         durability: if fields.text("durability") == "power" { Durability::Power } else { Durability::Process },
+        retention_days: fields.int_unless_zero("retention_days"),
         redis_url: redis_url(fields, environment, report),
         redis_timeout: fields.millis("redis_timeout_ms"),
         redis_lease: fields.seconds("redis_lease_s"),
