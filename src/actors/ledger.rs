@@ -229,6 +229,8 @@ pub struct LedgerActor {
     /// Holds that were given up before they were asked for.
     forsaken: BTreeSet<HoldId>,
     tick: Option<(Mono, SpawnHandle)>,
+    /// Where the time of day comes from.
+    wall: fn() -> Wall,
     board: Arc<Board>,
     journal: Arc<Journal>,
     telemetry: Arc<Telemetry>,
@@ -251,17 +253,24 @@ impl LedgerActor {
             line: Line::default(),
             forsaken: BTreeSet::new(),
             tick: None,
+            wall: clock::wall,
             board,
             journal,
             telemetry,
         }
     }
 
+    /// The same actor with another clock for the time of day, on which periods depend.
+    pub fn with_wall(self, wall: fn() -> Wall) -> LedgerActor {
+        LedgerActor { wall, ..self }
+    }
+
     /// Starts a new period when one is due. The record goes to the journal at once: it is written once a day or month.
     fn roll(&mut self) {
-        let Some(started) = self.account.roll_period(clock::wall()) else { return };
+        let now = (self.wall)();
+        let Some(started) = self.account.roll_period(now) else { return };
         let record = Record::PeriodStart(PeriodRecord {
-            time: clock::wall(),
+            time: now,
             tenant: self.tenant.clone(),
             start: started.start,
             budget_before: started.budget_before,
@@ -428,7 +437,7 @@ impl LedgerActor {
         // The first has the least patience, and that of nobody here ended before the last tick.
         let patience = self.line.least_patience().map(|patience| now.plus(patience));
         let period = self.account.resets_at().map(|at| {
-            let left = u64::try_from(at.0.saturating_sub(clock::wall().0)).unwrap_or_default();
+            let left = u64::try_from(at.0.saturating_sub((self.wall)().0)).unwrap_or_default();
             now.plus(Duration::from_millis(left.max(1)).min(LOOK_AT_PERIOD_EVERY))
         });
         if let Some(next) = [expiry, patience, period].into_iter().flatten().min() {

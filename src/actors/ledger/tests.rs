@@ -120,3 +120,57 @@ async fn those_who_wait_outlast_a_fault_and_their_patience_still_ends() {
     let impatient = actor.send(ask(4, Duration::from_millis(20))).await.expect("runs");
     assert_eq!(impatient, Err(HoldRefusal::Exhausted), "nothing settled");
 }
+
+/// What the clock of [`a_budget_is_refilled_at_the_edge_of_its_period_once`] shows, milliseconds.
+static TIME_OF_DAY: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
+
+fn time_of_day() -> Wall {
+    Wall(TIME_OF_DAY.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+#[actix_web::test]
+async fn a_budget_is_refilled_at_the_edge_of_its_period_once() {
+    let set = |wall: Wall| TIME_OF_DAY.store(wall.0, std::sync::atomic::Ordering::Relaxed);
+    let source = Source::Text { name: "test".to_owned(), text: String::new() };
+    let plan = config::load(&source, &Environment::from_iter(Vec::<(String, String)>::new())).expect("the default");
+    let telemetry = Telemetry::start(&plan);
+    let (journal, _) = Journal::on(Arc::new(MemoryDisk::default()), Limits::default(), at(0)).expect("opens");
+    let journal = Arc::new(journal);
+    let period_start = || journal.with_book(|book| book.tenants.get(&TENANT.into()).map(|page| page.period_start));
+    let board = Arc::new(Board::default());
+    let begin = |standing: Standing| {
+        let terms = Terms { budget: Some(money(100)), period: BudgetPeriod::Day };
+        let account = Account::restore(terms, standing);
+        let (board, kept, telemetry) = (Arc::clone(&board), Arc::clone(&journal), Arc::clone(&telemetry));
+        Supervisor::start(move |_| {
+            LedgerActor::new(TENANT.into(), account, None, board, kept, telemetry).with_wall(time_of_day)
+        })
+    };
+    let midnight = at(crate::pure::utc::DAY_MS);
+    set(Wall(midnight.0 - 1));
+    let actor = begin(Standing::default());
+    let settle = |id, charge| SettleHold { id: HoldId(id), charge: money(charge), tokens: None };
+    let ask = |id, upper| PlaceHold {
+        upper: money(upper),
+        likely: money(upper),
+        lower: money(upper),
+        ..ask(id, Duration::ZERO)
+    };
+    assert_eq!(actor.send(ask(1, 70)).await.expect("runs"), Ok(money(70)));
+    assert_eq!(actor.send(ask(2, 30)).await.expect("runs"), Ok(money(30)));
+    actor.send(settle(2, 30)).await.expect("runs").expect("open");
+    assert_eq!(actor.send(ask(3, 1)).await.expect("runs"), Err(HoldRefusal::Exhausted), "the last millisecond");
+    assert_eq!(board.resets_at(), Some(midnight));
+
+    set(midnight);
+    assert_eq!(actor.send(ask(4, 30)).await.expect("runs"), Ok(money(30)), "the first");
+    assert_eq!(period_start(), Some(midnight), "in the journal before the answer");
+    assert_eq!(board.remaining(), Some(Money::ZERO), "70 are still held for the call that crosses the edge");
+    let settled = actor.send(settle(1, 60)).await.expect("runs").expect("open");
+    assert_eq!((settled.charged, settled.period_start), (money(60), midnight), "it counts where it settles");
+    assert_eq!(board.remaining(), Some(money(10)));
+    set(Wall(midnight.0 - 5));
+    assert_eq!(look(&actor).await.spent, money(60), "a clock that steps back refills nothing");
+    set(Wall(midnight.0 + 5));
+    assert_eq!(look(&actor).await.spent, money(60), "nor does one that comes to the edge again");
+}
