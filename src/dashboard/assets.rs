@@ -27,6 +27,8 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub const ASSETS: &[Asset] = &[
     Asset { name: "", media_type: "text/html; charset=utf-8", body: include_str!("assets/index.html") },
     Asset { name: "app.js", media_type: SCRIPT, body: include_str!("assets/app.js") },
+    Asset { name: "api", media_type: "text/html; charset=utf-8", body: include_str!("assets/api.html") },
+    Asset { name: "api.js", media_type: SCRIPT, body: include_str!("assets/api.js") },
     Asset { name: "actions.js", media_type: SCRIPT, body: include_str!("assets/actions.js") },
     Asset { name: "charts.js", media_type: SCRIPT, body: include_str!("assets/charts.js") },
     Asset { name: "format.js", media_type: SCRIPT, body: include_str!("assets/format.js") },

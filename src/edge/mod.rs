@@ -5,6 +5,7 @@ pub mod auth;
 pub mod body;
 pub mod frame;
 pub mod models;
+pub mod openapi;
 pub mod ops;
 pub mod request;
 pub mod respond;
@@ -24,12 +25,14 @@ use crate::worker::Worker;
 /// The client listener's routes.
 pub fn client_routes(config: &mut ServiceConfig) {
     routes::register(config);
+    openapi::routes(config);
     config.default_service(web::to(not_found));
 }
 
 /// The admin listener's routes.
 pub fn admin_routes(config: &mut ServiceConfig) {
     routes::probes(config);
+    openapi::routes(config);
     config.service(web::resource("/metrics").route(web::get().to(ops::metrics)));
     admin::routes(config);
     config.default_service(web::to(not_found));

@@ -43,11 +43,46 @@ impl Op {
 
 /// What a GET does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+pub enum Look {
+    /// Lists models.
     Models,
+    /// Shows one model.
     Model,
+    /// What TEI tells of a server.
     Info,
+    /// TEI's health.
     Health,
+}
+
+/// What a listed route does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Does {
+    /// Serves a POST.
+    Post(Op),
+    /// Serves a GET.
+    Get(Look),
+}
+
+/// A route as it is listed for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    /// Its path, with patterns.
+    pub path: &'static str,
+    /// Whose words it speaks; where two dialects share it, the one it is named after.
+    pub dialect: ClientDialect,
+    /// What it does.
+    pub does: Does,
+}
+
+/// Every route of the tables, in their order.
+pub fn listed() -> impl Iterator<Item = Listed> {
+    let post = |entry: &Entry| Listed { path: entry.path, dialect: entry.dialect, does: Does::Post(entry.op) };
+    let get = |(path, dialect, look): &(&'static str, ClientDialect, Look)| Listed {
+        path,
+        dialect: *dialect,
+        does: Does::Get(*look),
+    };
+    POSTS.iter().map(post).chain(GETS.iter().map(get))
 }
 
 /// One path that takes a POST.

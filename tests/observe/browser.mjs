@@ -109,6 +109,16 @@ try {
   const cookies = await page.context().cookies();
   if (!cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === "Strict")) problems.push("a cookie that scripts or other sites can use");
 
+  await page.goto(`${admin}/dashboard/api`);
+  await has(page, "#routes summary", "/v1/embeddings");
+  await page.locator("#post_v1_embeddings > summary").press("Enter");
+  await has(page, "#post_v1_embeddings .members", "encoding_format");
+  await has(page, "#post_v1_embeddings .answer", "upstream_circuit_open");
+  await page.locator("#search").fill("credit");
+  await page.waitForFunction(() => [...document.querySelectorAll(".route")].filter((route) => route.offsetParent !== null).length === 1, null, { timeout: PATIENCE });
+  await page.locator("#search").fill("");
+  await picture(page, "routes");
+
   if (problems.length > 0) throw new Error(problems.join("\n"));
   console.log("done");
 } catch (error) {

@@ -4,6 +4,7 @@ mod browser;
 mod doors;
 mod levels;
 mod logs;
+mod openapi;
 mod outcomes;
 mod prometheus;
 mod receiver;
