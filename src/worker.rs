@@ -54,7 +54,7 @@ pub struct Worker {
     /// Who is being served on this thread.
     pub crowd: Rc<Crowd>,
     wires: RefCell<Vec<KnownWire>>,
-    served: RefCell<Vec<Fact>>,
+    served: RefCell<ServedBatch>,
 }
 
 /// What came of one call.
@@ -158,14 +158,14 @@ impl Worker {
             gateway,
             crowd: Rc::default(),
             wires: RefCell::new(Vec::new()),
-            served: RefCell::new(Vec::new()),
+            served: RefCell::default(),
         });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let Some(worker) = weak.upgrade() else { break };
-                worker.flush_served();
+                worker.flush_facts();
             }
         });
         worker
@@ -181,19 +181,25 @@ impl Worker {
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
     fn served(&self, fact: Fact) {
         let full = {
-            let mut buffer = self.served.borrow_mut();
-            buffer.push(fact);
-            buffer.len() >= SERVED_BATCH
+            let mut served = self.served.borrow_mut();
+            served.ended.push(fact);
+            served.ended.len() >= SERVED_BATCH
         };
         if full {
-            self.flush_served();
+            self.flush_facts();
         }
     }
 
-    fn flush_served(&self) {
-        let batch = std::mem::take(&mut *self.served.borrow_mut());
-        if !batch.is_empty() {
-            self.gateway.router.do_send(ServedBatch(batch));
+    /// A request made its first call without asking the router.
+    pub fn request_begun(&self) {
+        self.served.borrow_mut().begun += 1;
+    }
+
+    /// Passes on what the router is yet to be told.
+    pub fn flush_facts(&self) {
+        let served = std::mem::take(&mut *self.served.borrow_mut());
+        if served.begun > 0 || !served.ended.is_empty() {
+            self.gateway.router.do_send(served);
         }
     }
 
