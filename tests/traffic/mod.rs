@@ -138,6 +138,15 @@ async fn until_breaker(gateway: &Gateway, id: &str, phase: &str) -> Value {
     until_upstream(gateway, id, phase, |state| state["breaker"] == phase).await
 }
 
+/// Sends queries until single ones of them have shown that an upstream is back.
+async fn until_closed(gateway: &Gateway, id: &str) {
+    let until = Instant::now() + SOON;
+    while upstream(gateway, id).await["breaker"] != "closed" {
+        assert!(Instant::now() < until, "{id} stays out: {}", upstream(gateway, id).await);
+        drop(load(gateway, &format!("{:?}", until - Instant::now()), 20, Duration::from_millis(10)).await);
+    }
+}
+
 /// Waits until an upstream of a shared space has been looked at.
 async fn until_verified(gateway: &Gateway, id: &str) -> Value {
     until_upstream(gateway, id, "verified", |state| state["unverified"] == false && state["usable"] == true).await
