@@ -7,6 +7,7 @@ mod keys;
 mod limits;
 mod neighbours;
 mod parts;
+mod rerank;
 mod retries;
 mod sizes;
 mod spaces;
