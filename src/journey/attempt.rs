@@ -392,6 +392,10 @@ impl Parts<'_> {
 
     /// A permit out of what the best upstream has lent; `None` where the router must be asked.
     fn reserve_lent(&self, ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
+        if self.routes.iter().any(|route| route.upstream.board.down()) {
+            // The router tells it what it misses.
+            return None;
+        }
         let route = order(self.routes, avoid, [rand::random(), rand::random()]).next()?;
         let permit = self.routes[route].upstream.permit_lent(ask, clock::mono())?;
         self.worker.request_begun();
