@@ -71,12 +71,10 @@ impl Lifecycle {
         self.cut.cancel();
     }
 
-    /// Waits until patience has ended.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn cut_off(&self) {
-        self.cut.cancelled().await;
+    /// Cancelled when patience has ended. One a thread: each request waits on it, and a common one would be a lock that all
+    /// threads take all the time.
+    pub fn cut_off(&self) -> CancellationToken {
+        self.cut.child_token()
     }
 
     /// Waits until no request is inside.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::actors::router::ServedBatch;
@@ -53,6 +54,8 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Who is being served on this thread.
     pub crowd: Rc<Crowd>,
+    /// Cancelled when a shutdown ends its patience with what is under way.
+    pub cut: CancellationToken,
     wires: RefCell<Vec<KnownWire>>,
     served: RefCell<ServedBatch>,
 }
@@ -154,8 +157,10 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
+        let cut = gateway.lifecycle.cut_off();
         let worker = Rc::new(Worker {
             gateway,
+            cut,
             crowd: Rc::default(),
             wires: RefCell::new(Vec::new()),
             served: RefCell::default(),
