@@ -315,7 +315,8 @@ impl Simulation {
 
     /// Ends a call where it was begun.
     fn end_call(&mut self, id: u64, outcome: Outcome) {
-        match self.loan.end(AttemptId(id), outcome) {
+        let left = [outcome.headers.remaining_tokens, outcome.headers.remaining_requests];
+        match self.loan.end(AttemptId(id), outcome, left) {
             Ending::NotHere(outcome) => {
                 // Whoever reports to the owner makes it look at the loan first.
                 self.gather();

@@ -86,7 +86,14 @@ impl Permit {
     fn end(&mut self, report: Report) {
         self.reported = true;
         let harmless = matches!(report.outcome.kind, OutcomeKind::Success { .. } | OutcomeKind::NotSent);
-        let ending = self.board.loan.lock().end(self.attempt, report);
+        let headers = &report.outcome.headers;
+        let left = [headers.remaining_tokens, headers.remaining_requests];
+        let mut loan = self.board.loan.lock();
+        let ending = loan.end(self.attempt, report, left);
+        if !harmless {
+            loan.close();
+        }
+        drop(loan);
         match ending {
             Ending::NotHere(report) => self.actor.do_send(CallFinished { attempt: self.attempt, report }),
             Ending::Noted | Ending::First if !harmless => self.actor.do_send(CallsEnded::LookNow),

@@ -50,6 +50,7 @@ pub enum Ending<R> {
 /// Calls that may be made without asking. `R` is what is reported of each.
 #[derive(Debug)]
 pub struct CallLoan<R> {
+    is_open: bool,
     slots: usize,
     count: CountBy,
     tokens: u64,
@@ -69,6 +70,7 @@ pub struct CallLoan<R> {
 impl<R> Default for CallLoan<R> {
     fn default() -> CallLoan<R> {
         CallLoan {
+            is_open: false,
             slots: 0,
             count: CountBy::Calls,
             tokens: 0,
@@ -111,12 +113,23 @@ impl<R> CallLoan<R> {
         self.spent = [self.spent[0].saturating_add(tokens), self.spent[1].saturating_add(requests)];
     }
 
-    /// Notes the end of a call that was begun here; its slot can be used again.
-    pub fn end(&mut self, id: AttemptId, report: R) -> Ending<R> {
+    /// Notes the end of a call that was begun here; its slot can be used again. `left` is what the provider says of the
+    /// tokens and requests that are left: the rest of the loan is no more than what would be lent of that.
+    pub fn end(&mut self, id: AttemptId, report: R, left: [Option<u64>; 2]) -> Ending<R> {
         let Some(begun) = self.begun.remove(&id) else { return Ending::NotHere(report) };
-        self.slots += begun.units;
+        if self.is_open {
+            self.slots += begun.units;
+        }
+        for (lent, left) in [&mut self.tokens, &mut self.requests].into_iter().zip(left) {
+            *lent = left.map_or(*lent, |left| (left / PART).min(*lent));
+        }
         self.ended.push((id, begun, report));
         if std::mem::replace(&mut self.called, true) { Ending::Noted } else { Ending::First }
+    }
+
+    /// Something happened that the owner must judge before the next call.
+    pub fn close(&mut self) {
+        (self.is_open, self.slots) = (false, 0);
     }
 
     /// Calls under way.
@@ -137,7 +150,8 @@ impl UpstreamState {
         let [tokens, requests] = std::mem::take(&mut loan.taken);
         self.tokens.give_back(tokens, TIER, loan.taken_at);
         self.requests.give_back(requests, TIER, loan.taken_at);
-        (loan.slots, loan.tokens, loan.requests, loan.until, loan.called) = (0, 0, 0, Mono::ZERO, false);
+        loan.close();
+        loan.called = false;
         loan.spent = [0; 2];
         self.in_use[slot_of(TIER)] -= self.lent.units;
         self.lent = Lent::default();
@@ -200,7 +214,7 @@ impl UpstreamState {
         let take = |bucket: &mut TokenBucket, n: u64| if n == u64::MAX || !bucket.take(n, TIER, now) { 0 } else { n };
         loan.taken = [take(&mut self.tokens, tokens), take(&mut self.requests, requests)];
         loan.taken_at = now;
-        (loan.slots, loan.tokens, loan.requests) = (slots, tokens, requests);
+        (loan.is_open, loan.slots, loan.tokens, loan.requests) = (true, slots, tokens, requests);
         (loan.count, loan.ticket, loan.until) = (self.policy.count, ticket, now.plus(LIFE));
         self.lent.units += slots;
         self.in_use[slot_of(TIER)] += slots;

@@ -64,6 +64,9 @@ fn gather(state: &mut UpstreamState, loan: &mut CallLoan<OutcomeKind>, now: Mono
     }
 }
 
+/// A provider that says nothing of what is left.
+const UNTOLD: [Option<u64>; 2] = [None; 2];
+
 const OK: OutcomeKind = OutcomeKind::Success { latency: Duration::from_millis(20) };
 
 #[test]
@@ -74,8 +77,11 @@ fn half_of_the_slots_and_an_eighth_of_the_tokens() {
         assert!(loan.begin(AttemptId(n), 200, 1, at(2)), "{n}");
     }
     assert!(!loan.begin(AttemptId(5), 1, 1, at(2)), "slots");
-    assert_eq!(loan.end(AttemptId(0), OK), Ending::First);
-    assert_eq!((loan.end(AttemptId(1), OK), loan.end(AttemptId(1), OK)), (Ending::Noted, Ending::NotHere(OK)));
+    assert_eq!(loan.end(AttemptId(0), OK, UNTOLD), Ending::First);
+    assert_eq!(
+        (loan.end(AttemptId(1), OK, UNTOLD), loan.end(AttemptId(1), OK, UNTOLD)),
+        (Ending::Noted, Ending::NotHere(OK))
+    );
     assert!(!loan.begin(AttemptId(6), 1, 1, at(2)), "tokens do not come back with the slot");
     assert_eq!(loan.spent(), [1_000, 5]);
     gather(&mut state, &mut loan, at(3));
@@ -136,13 +142,13 @@ fn failures_on_loan_open_the_breaker_and_late_successes_do_not_close_it() {
         assert!(loan.begin(AttemptId(n), 1, 1, at(2)));
     }
     for n in 0..25 {
-        loan.end(AttemptId(n), OutcomeKind::ServerError);
+        loan.end(AttemptId(n), OutcomeKind::ServerError, UNTOLD);
     }
     gather(&mut state, &mut loan, at(3));
     state.lend(&mut loan, at(3));
     assert!(!loan.begin(AttemptId(50), 1, 1, at(3)));
     for n in 25..30 {
-        loan.end(AttemptId(n), OK);
+        loan.end(AttemptId(n), OK, UNTOLD);
     }
     gather(&mut state, &mut loan, at(4));
     assert_eq!(state.snapshot(at(4)).breaker, Phase::Open);
@@ -152,10 +158,21 @@ fn failures_on_loan_open_the_breaker_and_late_successes_do_not_close_it() {
 }
 
 #[test]
+fn a_word_of_the_provider_or_of_the_owner_is_heard_at_once() {
+    let (_, mut loan) = lending(Policy { tpm: None, ..policy() });
+    assert!(loan.begin(AttemptId(1), 1, 1, at(2)) && loan.begin(AttemptId(2), 1, 1, at(2)));
+    loan.end(AttemptId(1), OK, [Some(80), None]);
+    assert!(!loan.begin(AttemptId(3), 11, 1, at(2)) && loan.begin(AttemptId(4), 10, 1, at(2)));
+    loan.close();
+    loan.end(AttemptId(2), OK, [Some(1_000), Some(1_000)]);
+    assert!(!loan.begin(AttemptId(5), 1, 1, at(2)), "what is closed is opened by the owner only");
+}
+
+#[test]
 fn a_call_that_is_never_reported_is_lost() {
     let (mut state, mut loan) = lending(policy());
     assert!(loan.begin(AttemptId(1), 10, 1, at(2)) && loan.begin(AttemptId(2), 10, 1, at(2)));
-    loan.end(AttemptId(2), OK);
+    loan.end(AttemptId(2), OK, UNTOLD);
     let late = at(2).plus(Duration::from_secs(36));
     gather(&mut state, &mut loan, late);
     let counters = {
@@ -163,5 +180,5 @@ fn a_call_that_is_never_reported_is_lost() {
         state.snapshot(late).counters
     };
     assert_eq!((counters.granted, counters.finished, counters.lost), (2, 1, 1));
-    assert_eq!((loan.end(AttemptId(1), OK), state.in_flight()), (Ending::NotHere(OK), 0));
+    assert_eq!((loan.end(AttemptId(1), OK, UNTOLD), state.in_flight()), (Ending::NotHere(OK), 0));
 }
