@@ -29,6 +29,7 @@ use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
 use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
+use crate::scribe::Scribe;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
 use crate::telemetry::requests::RequestEnd;
@@ -56,6 +57,8 @@ pub struct Worker {
     pub crowd: Rc<Crowd>,
     /// Cancelled when a shutdown ends its patience with what is under way.
     pub cut: CancellationToken,
+    /// Writes what the requests of this thread put into the journal.
+    pub scribe: Scribe,
     wires: RefCell<Vec<KnownWire>>,
     served: RefCell<ServedBatch>,
 }
@@ -158,10 +161,12 @@ impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
         let cut = gateway.lifecycle.cut_off();
+        let scribe = Scribe::new(Arc::clone(&gateway.journal));
         let worker = Rc::new(Worker {
             gateway,
             cut,
             crowd: Rc::default(),
+            scribe,
             wires: RefCell::new(Vec::new()),
             served: RefCell::default(),
         });

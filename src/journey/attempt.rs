@@ -289,7 +289,7 @@ impl Parts<'_> {
                 request_id: self.call.context.request_id.clone(),
                 amount: hold.amount,
             });
-            journal.append(&record).map_err(|error| {
+            self.worker.scribe.write(vec![record]).await.map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
                 ApiError::new(
                     Code::StoreUnavailable,

@@ -366,7 +366,7 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     let ends_hold = records.iter().any(|record| matches!(record, Record::Usage(usage) if usage.hold.is_some()));
     if paid || ends_hold {
         return match worker.gateway.running.load().plan.store.durability {
-            Durability::Process => worker.gateway.journal.append_all(&records),
+            Durability::Process => worker.scribe.write(records).await,
             Durability::Power => worker.gateway.journal.append_all_durable(&records).await,
         };
     }
