@@ -7,17 +7,29 @@ use super::run::{EmbeddingServer, Home, told};
 use crate::dialects::{base_url, gateway};
 use crate::support::{Gateway, KEY, embedding_config};
 
-/// SDKs that ask for nothing which a plain OpenAI-like server has no word for.
-const PLAIN: [&str; 8] =
-    ["openai", "azure", "langchain", "llama-index", "cohere-v1", "voyage", "hugging-face", "ollama"];
+/// Every SDK, with and without a word about what its texts are for.
+const EVERY: [&str; 11] = [
+    "openai",
+    "azure",
+    "langchain",
+    "llama-index",
+    "cohere-v1",
+    "cohere-v1-typed",
+    "cohere-v2",
+    "voyage",
+    "voyage-typed",
+    "hugging-face",
+    "ollama",
+];
 
 /// Every SDK with a provider of its own dialect, and whether it ranks too.
-const OWN: [(&str, &str, bool); 7] = [
+const OWN: [(&str, &str, bool); 8] = [
     ("openai", "openai", false),
     ("azure", "azure", false),
     ("cohere-v1-typed", "cohere", true),
     ("cohere-v2", "cohere", true),
     ("voyage", "voyage", true),
+    ("voyage-typed", "voyage", false),
     ("hugging-face", "tei", false),
     ("ollama", "ollama", false),
 ];
@@ -54,7 +66,9 @@ async fn directly(server: &EmbeddingServer, texts: &[String]) -> Vec<Vec<f32>> {
 async fn check_real_vectors(sdks: &[(Home, &str)]) {
     drop(rustls::crypto::ring::default_provider().install_default());
     let server = EmbeddingServer::start().await;
-    let gateway = Gateway::start(&embedding_config(&[("nano", "openai", &server.url)], "", "", ""));
+    // The server has no word for what a text is for.
+    let config = embedding_config(&[("nano", "openai", &server.url)], "symmetric = true", "", "");
+    let gateway = Gateway::start(&config);
     for (home, name) in sdks {
         let texts = texts(&format!("{home:?} {name}"));
         let asked = json!({ "model": "emb-a", "texts": texts });
@@ -70,18 +84,18 @@ async fn check_real_vectors(sdks: &[(Home, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_newest_python_sdk_gets_a_real_models_vectors() {
-    check_real_vectors(&PLAIN.map(|name| (Home::Newest, name))).await;
+    check_real_vectors(&EVERY.map(|name| (Home::Newest, name))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_older_python_sdk_gets_a_real_models_vectors() {
-    check_real_vectors(&PLAIN.map(|name| (Home::Older, name))).await;
+    check_real_vectors(&EVERY.map(|name| (Home::Older, name))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_node_sdk_gets_a_real_models_vectors() {
-    check_real_vectors(&["openai", "openai-older", "cohere-v1", "cohere-v1-older"].map(|name| (Home::Node, name)))
-        .await;
+    const NAMES: [&str; 6] = ["openai", "openai-older", "cohere-v1", "cohere-v1-older", "cohere-v2", "cohere-v2-older"];
+    check_real_vectors(&NAMES.map(|name| (Home::Node, name))).await;
 }
 
 /// A model at each provider, and rankers, all of one server.

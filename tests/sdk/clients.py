@@ -96,21 +96,11 @@ class CohereV1Typed(CohereV1):
         return answer.embeddings.float_
 
 
-class CohereV2(CohereV1):
+class CohereV2(CohereV1Typed):
     def __init__(self, url, key):
         import cohere
 
         self.client = cohere.ClientV2(base_url=f"{url}/cohere", api_key=key, timeout=TIMEOUT_S)
-
-    def embed(self, model, texts):
-        answer = self.client.embed(
-            model=model,
-            texts=texts,
-            input_type="search_document",
-            embedding_types=["float"],
-            request_options=self.once,
-        )
-        return answer.embeddings.float_
 
     def rank(self, model, query, documents, top):
         answer = self.client.rerank(
@@ -131,6 +121,11 @@ class Voyage:
     def rank(self, model, query, documents, top):
         answer = self.client.rerank(query, documents, model=model, top_k=top)
         return [(result.index, result.relevance_score) for result in answer.results]
+
+
+class VoyageTyped(Voyage):
+    def embed(self, model, texts):
+        return self.client.embed(texts, model=model, input_type="document").embeddings
 
 
 class HuggingFace:
@@ -164,6 +159,7 @@ CLIENTS = {
     "cohere-v1-typed": CohereV1Typed,
     "cohere-v2": CohereV2,
     "voyage": Voyage,
+    "voyage-typed": VoyageTyped,
     "hugging-face": HuggingFace,
     "ollama": Ollama,
 }
