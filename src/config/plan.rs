@@ -118,6 +118,8 @@ pub struct Store {
     pub redis_timeout: Duration,
     /// How long a hold in the shared ledger outlives the last sign of its replica.
     pub redis_lease: Duration,
+    /// Most usage records that wait in memory for a shared ledger that does not answer.
+    pub redis_owed_records: usize,
 }
 
 /// Where vectors are cached.

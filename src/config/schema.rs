@@ -118,6 +118,7 @@ const STORE: &[Key] = &[
     is("redis_url", Type::SecretOrText, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
     is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),
+    is("redis_owed_records", Type::Int(1, 10_000_000), "100000"),
 ];
 
 const NORMALIZATIONS: Type = Type::Choice(&["lowercase", "trim", "exact"]);

@@ -120,7 +120,6 @@ struct Rates {
 }
 
 fn tenant_view(tenant: &TenantRuntime, rates: &Rates) -> TenantView {
-    // Where the shared ledger keeps the balance, this process knows what is left of the budget and no more.
     let account = tenant.board.account();
     let left = tenant.board.remaining();
     let whole = match &account {

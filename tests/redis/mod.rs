@@ -2,9 +2,11 @@
 
 mod amounts;
 mod cache;
+mod directory;
 mod ledger;
 mod outage;
 mod quota;
+mod reload;
 mod scripted;
 
 use std::sync::Arc;

@@ -41,6 +41,12 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
             before.store.redis_lease.as_secs_f64().to_string(),
         ),
         (
+            "store",
+            "redis_owed_records",
+            before.store.redis_owed_records != after.store.redis_owed_records,
+            before.store.redis_owed_records.to_string(),
+        ),
+        (
             "cache",
             "backend",
             is_shared(before.cache.backend) != is_shared(after.cache.backend),

@@ -175,6 +175,7 @@ pub(super) fn store(fields: &Fields, environment: &Environment, report: &mut Rep
         redis_url: redis_url(fields, environment, report),
         redis_timeout: fields.millis("redis_timeout_ms"),
         redis_lease: fields.seconds("redis_lease_s"),
+        redis_owed_records: fields.int("redis_owed_records"),
     }
 }
 

@@ -1,12 +1,13 @@
-//! Connections to Redis. Every step has a time limit; while the server is gone every step fails at once, and one task looks
-//! for it. Requests never open a connection: that too is the task's.
+//! Connections to Redis. Every step has a time limit; after one step without an answer the others fail at once until one task
+//! has looked whether the server is still there, and while it is gone all of them do. So however many steps a request
+//! makes, it waits in vain for one of them at most. Requests never open a connection: that too is the task's.
 //!
 //! Owns connections and whether the server counts as there. Knows no keys and no commands but its own.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -73,6 +74,8 @@ pub struct Link {
     offset: AtomicI64,
     /// How often the server came back, the first time included.
     arrivals: AtomicU64,
+    /// Whether the server was looked for at all.
+    looked: AtomicBool,
     trouble: Notify,
     telemetry: Arc<Telemetry>,
 }
@@ -106,6 +109,7 @@ impl Link {
             limit,
             offset: AtomicI64::new(0),
             arrivals: AtomicU64::new(0),
+            looked: AtomicBool::new(false),
             trouble: Notify::new(),
             telemetry,
         })
@@ -114,6 +118,11 @@ impl Link {
     /// Whether the server counts as there.
     pub fn is_up(&self) -> bool {
         *self.health.lock() != Health::Down
+    }
+
+    /// Whether the server was looked for and is not there.
+    pub fn is_gone(&self) -> bool {
+        !self.is_up() && self.looked.load(Ordering::Acquire)
     }
 
     /// How often the server has come back so far. A change means that what it knew may be gone.
@@ -154,11 +163,8 @@ impl Link {
     where
         F: Future<Output = RedisResult<T>>,
     {
-        let connection = match self.is_up() {
-            true => self.lanes[lane as usize].load_full(),
-            false => None,
-        };
-        let Some(connection) = connection else {
+        let up = *self.health.lock() == Health::Up;
+        let Some(connection) = self.lanes[lane as usize].load_full().filter(|_| up) else {
             self.telemetry.metrics.store_error(store);
             return Err(StoreDown::Gone);
         };
@@ -179,17 +185,20 @@ impl Link {
     }
 
     fn saw(&self, step: Step, store: StoreName) {
-        let went_down = {
+        let (before, after) = {
             let mut health = self.health.lock();
             let before = *health;
             *health = before.on(step);
-            before != Health::Down && *health == Health::Down
+            (before, *health)
         };
-        if went_down {
+        if before == after {
+            return;
+        }
+        if after == Health::Down {
             let cause = if step == Step::Broken { "the connection broke" } else { "no answer in time" };
             self.telemetry.events.store_failed(store, cause);
-            self.trouble.notify_one();
         }
+        self.trouble.notify_one();
     }
 
     /// Keeps the connections: opens them, looks whether the server is there, and looks for it while it is not. Runs until
@@ -200,23 +209,34 @@ impl Link {
     pub async fn keep(&self) {
         let mut first = true;
         loop {
-            if self.is_up() {
-                tokio::select! {
-                    () = tokio::time::sleep(WATCH_EVERY) => self.watch().await,
-                    () = self.trouble.notified() => {}
+            let health = *self.health.lock();
+            match health {
+                Health::Up => {
+                    tokio::select! {
+                        () = tokio::time::sleep(WATCH_EVERY) => self.watch().await,
+                        () = self.trouble.notified() => {}
+                    }
+                    continue;
                 }
-                continue;
+                Health::Suspect => {
+                    self.watch().await;
+                    continue;
+                }
+                Health::Down => {}
             }
-            match self.open().await {
+            let opened = self.open().await;
+            match opened {
                 Ok(()) => {
-                    *self.health.lock() = Health::Up { silent: 0 };
                     self.arrivals.fetch_add(1, Ordering::AcqRel);
+                    *self.health.lock() = Health::Up;
+                    self.looked.store(true, Ordering::Release);
                     if !first {
                         self.telemetry.events.store_recovered(StoreName::RedisLedger);
                     }
                     first = false;
                 }
                 Err(cause) => {
+                    self.looked.store(true, Ordering::Release);
                     if first {
                         // From here on it is gone as if it had been there: said once.
                         self.telemetry.events.store_failed(StoreName::RedisLedger, cause);
@@ -241,10 +261,17 @@ impl Link {
         Ok(())
     }
 
+    /// Looks for a sign of life on each connection.
     async fn watch(&self) {
-        for lane in [Lane::Small, Lane::Bulk] {
-            let looked = self.step(lane, StoreName::RedisLedger, |connection| self.ask_time(connection)).await;
-            if looked.is_err() {
+        for lane in &self.lanes {
+            let Some(connection) = lane.load_full() else { continue };
+            let step = match tokio::time::timeout(self.limit, self.ask_time((*connection).clone())).await {
+                Ok(Ok(())) => Step::Answered,
+                Ok(Err(_)) => Step::Broken,
+                Err(_elapsed) => Step::Lifeless,
+            };
+            self.saw(step, StoreName::RedisLedger);
+            if step != Step::Answered {
                 return;
             }
         }
