@@ -93,6 +93,20 @@ async fn what_all_replicas_do_at_once_is_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_given_on_one_replica_can_be_spent_at_once_on_another() {
+    let (redis, provider) = (RedisServer::start(), provider(0.0));
+    let text = config(&provider, &redis.url(), "budget = \"0.001\"", "redis_timeout_ms = 2000", "");
+    let gateways = gateways(2, &text);
+    assert_eq!(ask(&gateways[0]).await, 200);
+    for round in 0..10 {
+        assert_eq!([ask(&gateways[0]).await, ask(&gateways[1]).await], [402, 402]);
+        let body = json!({ "amount": "0.001", "idempotency_key": format!("round {round}") });
+        gateways[round % 2].admin_post("/admin/tenants/t1/credit", body).await.expect(200);
+        assert_eq!(ask(&gateways[(round + 1) % 2]).await, 200, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_slept_through_a_revocation_lets_nobody_in_by_that_key() {
     let (redis, provider) = (RedisServer::start(), provider(0.0));
     let gateways = gateways(2, &cached(&provider, &redis, ""));

@@ -8,6 +8,7 @@ mod outage;
 mod quota;
 mod reload;
 mod scripted;
+mod secure;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

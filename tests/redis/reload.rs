@@ -50,7 +50,7 @@ async fn a_reload_changes_terms_and_keeps_balances_and_tenants() {
 /// What the dashboard shows of a tenant is what the ledger says, whichever replica holds the money.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dashboard_shows_what_is_held_anywhere() {
-    let (redis, provider) = (RedisServer::start(), provider(3_000.0));
+    let (redis, provider) = (RedisServer::start(), provider(8_000.0));
     let config = config(&provider, &redis.url(), "budget = \"1\"", "redis_timeout_ms = 2000", "");
     let gateways = gateways(2, &config);
     let slow = {

@@ -30,6 +30,12 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
         ("store", "redis_url", before.store.redis_url != after.store.redis_url, "another server".to_owned()),
         (
             "store",
+            "redis_ca",
+            before.store.redis_tls != after.store.redis_tls,
+            "other certificate files".to_owned(),
+        ),
+        (
+            "store",
             "redis_timeout_ms",
             before.store.redis_timeout != after.store.redis_timeout,
             before.store.redis_timeout.as_millis().to_string(),

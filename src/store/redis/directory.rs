@@ -163,8 +163,10 @@ impl SharedDirectory {
                 }
             }
         };
-        // Beyond it the server counts as gone, whatever else it may be.
-        drop(tokio::time::timeout(self.link.limit(), caught_up).await);
+        if tokio::time::timeout(self.link.limit(), caught_up).await.is_err() {
+            // Nobody who waited here waits for the server again.
+            self.link.was_silent(StoreName::RedisLedger);
+        }
     }
 
     /// Makes a change. It is in force once [`SharedDirectory::heard`] says so.

@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, cmd};
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, RedisError, RedisResult, ServerErrorKind, TlsCertificates, cmd,
+};
 use deadpool_redis::{Manager, Pool, Runtime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock;
+use crate::config::plan::RedisTls;
 use crate::telemetry::Telemetry;
 use crate::telemetry::labels::StoreName;
 
@@ -90,10 +93,14 @@ impl Link {
     /// Connections to the server at `url`, each step limited to `limit`. Nothing is opened before [`Link::keep`] runs.
     ///
     /// # Errors
-    /// When the URL cannot be used.
-    pub fn new(url: &str, limit: Duration, telemetry: Arc<Telemetry>) -> RedisResult<Link> {
+    /// When the URL or the certificates cannot be used.
+    pub fn new(url: &str, tls: &RedisTls, limit: Duration, telemetry: Arc<Telemetry>) -> RedisResult<Link> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
-        let manager = Manager::new_with_config(Client::open(url)?.get_connection_info().clone(), config)?;
+        let client = match url.starts_with("rediss:") {
+            true => Client::build_with_tls(url, certificates(tls)?)?,
+            false => Client::open(url)?,
+        };
+        let manager = Manager::new_with_config(client.get_connection_info().clone(), config)?;
         let pool = Pool::builder(manager)
             .max_size(LANES)
             .runtime(Runtime::Tokio1)
@@ -184,6 +191,11 @@ impl Link {
         result
     }
 
+    /// Somebody has waited for the server in vain for as long as a step may take, other than by a step of his own.
+    pub fn was_silent(&self, store: StoreName) {
+        self.saw(Step::Silent, store);
+    }
+
     fn saw(&self, step: Step, store: StoreName) {
         let (before, after) = {
             let mut health = self.health.lock();
@@ -224,7 +236,7 @@ impl Link {
                 }
                 Health::Down => {}
             }
-            let opened = self.open().await;
+            let opened = self.open(first).await;
             match opened {
                 Ok(()) => {
                     self.arrivals.fetch_add(1, Ordering::AcqRel);
@@ -248,12 +260,19 @@ impl Link {
         }
     }
 
-    async fn open(&self) -> Result<(), &'static str> {
+    async fn open(&self, first: bool) -> Result<(), &'static str> {
         for lane in &self.lanes {
             lane.store(None);
         }
         for lane in &self.lanes {
-            let pooled = self.pool.get().await.map_err(|_| "no connection")?;
+            let pooled = self.pool.get().await.map_err(|error| {
+                // Once a second would be a flood in a long outage.
+                match first {
+                    true => tracing::warn!(%error, "no connection to redis"),
+                    false => tracing::debug!(%error, "no connection to redis"),
+                }
+                "no connection"
+            })?;
             let connection = deadpool_redis::Connection::take(pooled);
             self.look(connection.clone()).await.map_err(|_| "no sign of life")?;
             lane.store(Some(Arc::new(connection)));
@@ -293,6 +312,15 @@ impl Link {
         self.offset.store(seconds.saturating_mul(1000).saturating_add(micros / 1000) - ours, Ordering::Relaxed);
         Ok(())
     }
+}
+
+fn certificates(tls: &RedisTls) -> RedisResult<TlsCertificates> {
+    let root_cert = tls.ca.as_ref().map(std::fs::read).transpose()?;
+    let identity = tls.identity.as_ref();
+    let client_tls = identity.map(|(cert, key)| -> RedisResult<ClientTlsConfig> {
+        Ok(ClientTlsConfig { client_cert: std::fs::read(cert)?, client_key: std::fs::read(key)? })
+    });
+    Ok(TlsCertificates { client_tls: client_tls.transpose()?, root_cert })
 }
 
 /// Whether an error is a fault of the step, not of the server: another step may well succeed.

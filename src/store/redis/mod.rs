@@ -68,8 +68,9 @@ impl Redis {
         telemetry: &Arc<Telemetry>,
     ) -> Result<Option<Redis>, StoreError> {
         let Some(url) = &plan.store.redis_url else { return Ok(None) };
-        let link = Link::new(url.expose(), plan.store.redis_timeout, Arc::clone(telemetry)).map_err(|error| {
-            let what = error.detail().unwrap_or("the URL cannot be used").to_owned();
+        let (tls, limit) = (&plan.store.redis_tls, plan.store.redis_timeout);
+        let link = Link::new(url.expose(), tls, limit, Arc::clone(telemetry)).map_err(|error| {
+            let what = error.detail().unwrap_or("neither the URL nor its certificates can be used").to_owned();
             StoreError::Io { path: "store.redis_url".into(), source: io::Error::other(what) }
         })?;
         let link = Arc::new(link);
