@@ -124,8 +124,7 @@ impl Gateway {
     /// Tenants by the rules of the configuration in force; those that it does not allow are left out and listed.
     async fn check_given(&self, text: &Source, given: Vec<GivenTenant>) -> Vec<Arc<Tenant>> {
         let text = text.clone();
-        let checking =
-            spawn_blocking(move || config::load_without_misfits(&text, &Environment::of_process(), given));
+        let checking = spawn_blocking(move || config::load_without_misfits(&text, &Environment::of_process(), given));
         match checking.await {
             Ok(Ok((plan, misfits))) => {
                 for problem in &misfits {

@@ -120,11 +120,7 @@ impl Gateway {
     /// # Cancel safety
     /// Once the journal has it, it is in force too: nothing is awaited in between. Where replicas share tenants, it
     /// comes into force by itself once the store has it.
-    pub async fn create_tenant(
-        &self,
-        by: &By,
-        settings: Value,
-    ) -> Result<(Arc<TenantRuntime>, Option<Heard>), Change> {
+    pub async fn create_tenant(&self, by: &By, settings: Value) -> Result<(Arc<TenantRuntime>, Option<Heard>), Change> {
         self.catch_up_now().await;
         let id = settings.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
         let tenant = GivenTenant { id: TenantId::from(id.as_str()), settings: settings.clone() };

@@ -90,7 +90,8 @@ async fn a_request_waits_for_a_frozen_server_once() {
     let (redis, provider) = (RedisServer::start(), provider(200.0));
     let quota = "[quota]\nshared = \"redis\"\n";
     let text = config(&provider, &redis.url(), "budget = \"1000\"\ntpm = 100000", "redis_timeout_ms = 1000", quota);
-    let text = text.replace("backend = \"off\"", "backend = \"redis\"").replace("id = \"t2\"", "id = \"t2\"\ntpm = 100000");
+    let text =
+        text.replace("backend = \"off\"", "backend = \"redis\"").replace("id = \"t2\"", "id = \"t2\"\ntpm = 100000");
     let gateway = Arc::new(Gateway::start(&text));
     until("the server is found", async || ask(&gateway).await, |status| *status == 200).await;
     let keys = [crate::support::KEY, crate::support::gateway::KEY_TWO];

@@ -37,7 +37,8 @@ async fn a_reload_changes_terms_and_keeps_balances_and_tenants() {
     assert_eq!(gateways[0].tenant("acme").await["spent"], "0.002");
 
     // What holds connections and holds together stays as it was at the start, and nothing else changes either.
-    let other = with("budget = \"0.020\"", "redis_lease_s = 5").replace("redis_timeout_ms = 2000", "redis_timeout_ms = 1999");
+    let other =
+        with("budget = \"0.020\"", "redis_lease_s = 5").replace("redis_timeout_ms = 2000", "redis_timeout_ms = 1999");
     gateways[0].configure(&other);
     let refused = gateways[0].admin_post("/admin/reload", json!({})).await;
     assert_eq!(refused.status, 400, "{}", refused.text);

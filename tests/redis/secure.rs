@@ -10,7 +10,8 @@ async fn a_server_behind_tls_is_known_by_its_certificate_and_knows_ours() {
     let trusted = file("redis_ca", "ca.pem");
     let shown = file("redis_cert", "client.pem") + &file("redis_key", "client.key");
     let url = format!("rediss://127.0.0.1:{port}");
-    let with = |files: &str| config(&provider, &url, "budget = \"1\"", &format!("redis_timeout_ms = 2000\n{files}"), "");
+    let with =
+        |files: &str| config(&provider, &url, "budget = \"1\"", &format!("redis_timeout_ms = 2000\n{files}"), "");
 
     let gateways = gateways(2, &with(&(trusted.clone() + &shown)));
     for gateway in &gateways {

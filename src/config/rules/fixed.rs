@@ -28,12 +28,7 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
         ),
         ("store", "path", before.store.path != after.store.path, before.store.path.display().to_string()),
         ("store", "redis_url", before.store.redis_url != after.store.redis_url, "another server".to_owned()),
-        (
-            "store",
-            "redis_ca",
-            before.store.redis_tls != after.store.redis_tls,
-            "other certificate files".to_owned(),
-        ),
+        ("store", "redis_ca", before.store.redis_tls != after.store.redis_tls, "other certificate files".to_owned()),
         (
             "store",
             "redis_timeout_ms",

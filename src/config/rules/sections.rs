@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::config::environment::Environment;
 use crate::config::fields::Fields;
 use crate::config::plan::{
-    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, Normalization, Quota, RedisTls, Retry, Server, Slo,
-    Store,
+    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, Normalization, Quota, RedisTls, Retry, Server,
+    Slo, Store,
 };
 use crate::config::problem::Report;
 use crate::config::tree::Table;

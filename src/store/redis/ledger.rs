@@ -76,12 +76,7 @@ pub(super) struct Lost {
 
 impl SharedLedger {
     /// A ledger over `link`, with what an earlier process of this replica had left in the journal.
-    pub fn new(
-        link: Arc<Link>,
-        journal: Arc<Journal>,
-        telemetry: Arc<Telemetry>,
-        part: Part,
-    ) -> Arc<SharedLedger> {
+    pub fn new(link: Arc<Link>, journal: Arc<Journal>, telemetry: Arc<Telemetry>, part: Part) -> Arc<SharedLedger> {
         let (last, left) = journal.with_book(|book| {
             let pending: Vec<PendingRecord> =
                 book.tenants.values().flat_map(|page| page.pending.values().cloned()).collect();

@@ -13,7 +13,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, RedisError, RedisResult, ServerErrorKind, TlsCertificates, cmd,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+    TlsCertificates, cmd,
 };
 use deadpool_redis::{Manager, Pool, Runtime};
 use parking_lot::Mutex;

@@ -80,8 +80,7 @@ impl Redis {
                 let replica = replica_name(&plan.store.path)?;
                 let directory = SharedDirectory::new(Arc::clone(&link), Arc::clone(journal), replica.clone());
                 let (journal, telemetry) = (Arc::clone(journal), Arc::clone(telemetry));
-                let part =
-                    Part { replica, lease: plan.store.redis_lease, most_owed: plan.store.redis_owed_records };
+                let part = Part { replica, lease: plan.store.redis_lease, most_owed: plan.store.redis_owed_records };
                 let ledger = SharedLedger::new(Arc::clone(&link), journal, telemetry, part);
                 (Some(ledger), Some(Arc::new(directory)))
             }

@@ -29,12 +29,12 @@ use crate::store::record::{
 };
 use crate::telemetry::labels::StoreName;
 
-use super::directory::SharedDirectory;
 use super::account::SharedAccount;
+use super::directory::SharedDirectory;
 use super::ledger::SharedLedger;
-use super::settle::Bill;
 use super::link::{Lane, Link, StoreDown};
 use super::script::{money, records_key};
+use super::settle::Bill;
 
 /// Records leave and come back this often; sooner when one is owed.
 const PASS_EVERY: Duration = Duration::from_millis(40);
