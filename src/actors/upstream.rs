@@ -110,6 +110,8 @@ pub enum Command {
     AwaitCheck,
     /// Its vectors are those of its space.
     Verified,
+    /// Its vectors were asked for and did not come.
+    CheckFailed,
     /// Its vectors are others: take it out.
     Quarantine,
     /// Try the key again: a reload brought another.
@@ -125,6 +127,11 @@ pub struct WaiterLeft(
     /// Who.
     pub WaiterId,
 );
+
+/// A request could have gone to this upstream if it were not down. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Missed;
 
 /// Tells an upstream what to do.
 #[derive(Debug, Message)]
@@ -473,7 +480,7 @@ impl UpstreamActor {
         watch.lost(&self.id);
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: Command, now: Mono) {
         match command {
             Command::Drain => self.state.drain(),
             Command::Resume => {
@@ -491,6 +498,7 @@ impl UpstreamActor {
                 self.failed_in_a_row = 0;
                 self.failing = None;
             }
+            Command::CheckFailed => self.state.check_failed(now),
             Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
@@ -518,6 +526,8 @@ impl UpstreamActor {
             Some(Allowances { tokens, requests })
         });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
+        self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
+        self.board.down.store(self.state.is_down(), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
@@ -610,11 +620,19 @@ impl Handler<WaiterLeft> for UpstreamActor {
     }
 }
 
+impl Handler<Missed> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Missed, context: &mut Self::Context) {
+        self.on(context, |this, now| this.state.missed(now));
+    }
+}
+
 impl Handler<Order> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, Order(command): Order, context: &mut Self::Context) {
-        self.on(context, |this, _| this.command(command));
+        self.on(context, |this, now| this.command(command, now));
     }
 }
 
