@@ -38,7 +38,7 @@ use crate::pure::time::Mono;
 use crate::room::Seat;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::hold::{SharedAsk, SharedHold, SharedRefusal};
 use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
