@@ -16,7 +16,7 @@ use crate::pure::utc::Stamp;
 use crate::runtime::Route;
 use crate::tokens;
 
-use super::classify::{Call, Task};
+use super::classify::{Call, Context, Task};
 use super::rerank;
 
 /// Inputs up to this many bytes together are counted exactly whatever the balance: a search query costs a microsecond
@@ -51,21 +51,26 @@ pub fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// # Errors
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
 pub fn check_missing(call: &Call) -> Result<(), ApiError> {
-    let tenant = &call.context.tenant;
+    let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
+    check_funds(&call.context, call.model.routes.iter().any(costs))
+}
+
+/// Refuses a tenant without money what costs something.
+///
+/// # Errors
+/// `budget_exhausted` when nothing is left.
+pub fn check_funds(context: &Context, costs: bool) -> Result<(), ApiError> {
+    let tenant = &context.tenant;
     // Once the refill is due the ledger decides: it may not have looked at the clock since.
     let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
     let exhausted = tenant.board.exhausted() && !refill_is_due;
-    let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
-    if exhausted && call.model.routes.iter().any(costs) {
-        return Err(exhausted_error(call));
-    }
-    Ok(())
+    if exhausted && costs { Err(exhausted_error(context)) } else { Ok(()) }
 }
 
 /// What a client without money reads.
-pub fn exhausted_error(call: &Call) -> ApiError {
+pub fn exhausted_error(context: &Context) -> ApiError {
     let mut message = "Payment Required: Retrieval quota exceeded".to_owned();
-    if let Some(resets_at) = call.context.tenant.board.resets_at() {
+    if let Some(resets_at) = context.tenant.board.resets_at() {
         message.push_str(&format!("; the budget is refilled at {}", Stamp(resets_at)));
     }
     ApiError::new(Code::BudgetExhausted, message)
