@@ -122,6 +122,8 @@ pub enum Command {
     AwaitCheck,
     /// Its vectors are those of its space.
     Verified,
+    /// Its vectors were asked for and did not come.
+    CheckFailed,
     /// Its vectors are others: take it out.
     Quarantine,
     /// Try the key again: a reload brought another.
@@ -137,6 +139,11 @@ pub struct WaiterLeft(
     /// Who.
     pub WaiterId,
 );
+
+/// A request could have gone to this upstream if it were not down. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Missed;
 
 /// Tells an upstream what to do.
 #[derive(Debug, Message)]
@@ -495,7 +502,7 @@ impl UpstreamActor {
         watch.lost(&self.id);
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: Command, now: Mono) {
         match command {
             Command::Drain => self.state.drain(),
             Command::Resume => {
@@ -513,6 +520,7 @@ impl UpstreamActor {
                 self.failed_in_a_row = 0;
                 self.failing = None;
             }
+            Command::CheckFailed => self.state.check_failed(now),
             Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
@@ -540,6 +548,8 @@ impl UpstreamActor {
             Some(Allowances { tokens, requests })
         });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
+        self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
+        self.board.down.store(self.state.is_down(), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
@@ -645,11 +655,19 @@ impl Handler<WaiterLeft> for UpstreamActor {
     }
 }
 
+impl Handler<Missed> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Missed, context: &mut Self::Context) {
+        self.on(context, |this, now| this.state.missed(now));
+    }
+}
+
 impl Handler<Order> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, Order(command): Order, context: &mut Self::Context) {
-        self.on(context, |this, _| this.command(command));
+        self.on(context, |this, now| this.command(command, now));
     }
 }
 

@@ -19,6 +19,8 @@ use crate::pure::time::Mono;
 #[derive(Debug, Default)]
 pub struct Board {
     pub(super) usable: AtomicBool,
+    pub(super) probing: AtomicBool,
+    pub(super) down: AtomicBool,
     pub(super) in_flight: AtomicUsize,
     pub(super) latency_ns: AtomicU64,
     pub(super) p95_ns: AtomicU64,
@@ -51,6 +53,16 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// Whether its breaker is half-open.
+    pub fn probing(&self) -> bool {
+        self.probing.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is out of the traffic because it does not answer, and its breaker has yet to learn what that costs.
+    pub fn down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
     }
 
     /// What people look at; `None` in the first second.

@@ -34,7 +34,7 @@ impl Splitter {
     ///
     /// # Errors
     /// The event that has begun is too long.
-    pub fn next(&mut self) -> Result<Option<Bytes>, TooLong> {
+    pub fn take(&mut self) -> Result<Option<Bytes>, TooLong> {
         while let Some(at) = memchr::memchr2(b'\n', b'\r', self.buffer.get(self.seen..).unwrap_or_default()) {
             let end = self.seen + at;
             let after = match (self.buffer.get(end), self.buffer.get(end + 1)) {
@@ -118,7 +118,7 @@ mod tests {
         for &to in cuts.iter().chain([&stream.len()]) {
             splitter.push(&stream[from..to]);
             from = to;
-            while let Some(event) = splitter.next().expect("short") {
+            while let Some(event) = splitter.take().expect("short") {
                 events.push(event.to_vec());
             }
         }

@@ -169,7 +169,7 @@ async fn begin(
     let mut splitter = Splitter::default();
     let first = loop {
         let broken = |error: WireError| NoAnswer::Call(CallError::Wire(error));
-        match splitter.next() {
+        match splitter.take() {
             Ok(Some(event)) => break event,
             Ok(None) => {}
             Err(_) => return Err(NoAnswer::Call(CallError::Bad(too_long()))),

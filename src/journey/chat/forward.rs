@@ -202,7 +202,7 @@ impl Pump {
         let mut out: Option<BytesMut> = None;
         let mut only: Option<Bytes> = None;
         let end = loop {
-            let event = match self.live.first.take().map_or_else(|| self.live.splitter.next(), |first| Ok(Some(first)))
+            let event = match self.live.first.take().map_or_else(|| self.live.splitter.take(), |first| Ok(Some(first)))
             {
                 Ok(Some(event)) => event,
                 Ok(None) => break None,
