@@ -255,6 +255,10 @@ pub struct Slo {
     pub rerank_p95: Duration,
     /// 99 % of reranks are faster than this.
     pub rerank_p99: Duration,
+    /// 95 % of chat answers begin within this.
+    pub chat_p95: Duration,
+    /// 99 % of chat answers begin within this.
+    pub chat_p99: Duration,
 }
 
 /// What a model is for.
@@ -358,6 +362,8 @@ pub struct Model {
     pub enforce_dimensions: Option<u32>,
     /// Longest input, tokens.
     pub max_input_tokens: Option<u32>,
+    /// Longest answer, tokens (chat).
+    pub max_output_tokens: Option<u32>,
     /// How its tokens are counted.
     pub tokenizer: Tokenizer,
     /// Whether case matters to it.
@@ -466,6 +472,8 @@ pub struct Upstream {
     pub max_batch_tokens: Option<u64>,
     /// Most body bytes in one call, where stated.
     pub max_batch_bytes: Option<u64>,
+    /// Whether a stream of chat may be asked to end with its usage; some hosts refuse the wish.
+    pub stream_usage: bool,
     /// Its breaker.
     pub breaker: Breaker,
     /// What it serves.
