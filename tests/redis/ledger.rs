@@ -185,3 +185,42 @@ async fn unlimited_tenants_are_metered_in_every_report() {
         assert_eq!(account["remaining"], Value::Null);
     }
 }
+
+/// Case RG-rvt6, for embeddings: a client that leaves while its call is under way pays what the provider bills, once, in
+/// either ledger; one that leaves right after its answer is an ordinary success.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rg_rvt6_a_client_that_leaves_in_mid_call_pays_for_it() {
+    for shared in [false, true] {
+        let (redis, provider) = (RedisServer::start(), provider(1_000.0));
+        let mut text = config(&provider, &redis.url(), "budget = \"1\"", "redis_timeout_ms = 2000", PATIENT);
+        if !shared {
+            text = text.replace("ledger = \"redis\"", "ledger = \"embedded\"");
+        }
+        let gateway = Arc::new(Gateway::start(&text));
+        let leaving: Vec<_> = (0..8)
+            .map(|_| {
+                let gateway = Arc::clone(&gateway);
+                tokio::spawn(async move { ask(&gateway).await })
+            })
+            .collect();
+        provider.until_calls(8).await;
+        for client in leaving {
+            client.abort();
+            assert!(client.await.is_err_and(|error| error.is_cancelled()), "it had its answer already");
+        }
+        let records = paid_records(&gateway, 8).await;
+        assert_eq!(records.len(), 8);
+        assert!(
+            records.iter().all(|record| record["outcome"] == "abandoned" && record["cost"] == "0.001"),
+            "{records:?}"
+        );
+        assert_eq!(ask(&gateway).await, 200);
+        let records = paid_records(&gateway, 9).await;
+        assert_eq!(records.iter().filter(|record| record["outcome"] == "answered").count(), 1, "{records:?}");
+        assert_eq!(sum(&records), money("0.009"));
+        assert_eq!(provider.tokens_billed(), 9);
+        let account =
+            until("the balance", async || gateway.tenant("t1").await, |account| account["open_holds"] == 0).await;
+        assert_eq!((&account["spent"], &account["held"]), (&json!("0.009"), &json!("0")), "{account}");
+    }
+}
