@@ -1,5 +1,6 @@
-//! What many tenants cost. Run by hand, in a release build and on a quiet machine:
-//! `cargo nextest run --release --no-capture --run-ignored only --test main redis::sizes`.
+//! What many tenants cost. Run by hand, on a quiet machine, with a release build of the gateway:
+//! `VECTORGATE_TEST_BINARY=target/release/vectorgate cargo nextest run --no-capture --run-ignored only --test main redis::sizes`
+//! (the path absolute).
 
 use sha2::{Digest as _, Sha256};
 
