@@ -362,6 +362,9 @@ pub struct Model {
     pub tokenizer: Tokenizer,
     /// Whether case matters to it.
     pub case: Case,
+    /// Whether a text has one vector, be it a query or a document (embedding): what a client says of that is taken as
+    /// read, and not asked of an upstream that may have no word for it.
+    pub symmetric: bool,
     /// Its prices, unless an upstream has its own.
     pub prices: Prices,
     /// Whether each (query, document) pair is scored on its own (rerank): only then may pairs be cached or split.

@@ -189,6 +189,7 @@ const MODEL: &[Key] = &[
     optional("max_input_tokens", Type::Int(1, 100_000_000)),
     is("tokenizer", Type::Choice(&["cl100k", "o200k", "bytes", "unknown"]), r#""unknown""#),
     is("case", Type::Choice(&["folded", "kept", "unknown"]), r#""unknown""#),
+    is("symmetric", Type::Bool, "false"),
     INPUT_PRICE,
     OUTPUT_PRICE,
     SEARCH_PRICE,
