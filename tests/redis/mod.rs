@@ -9,6 +9,7 @@ mod quota;
 mod reload;
 mod scripted;
 mod secure;
+mod sizes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
