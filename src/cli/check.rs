@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::clock;
 use crate::config::{self, Environment, Source};
 
 /// Checks the configuration at `path` (by default the one that `serve` takes) against the environment of this process.
@@ -13,7 +14,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     let source = Source::of(path);
     match config::load(&source, &Environment::of_process()) {
         Ok(plan) => {
-            print!("{}: valid\n{}", source.name(), plan.describe());
+            print!("{}: valid\n{}", source.name(), plan.describe(clock::wall()));
             ExitCode::SUCCESS
         }
         Err(problems) => {

@@ -9,7 +9,6 @@ type Entry = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// What is not there yet.
 const NOT_YET: &[Entry] = &[
-    ("collections", |_| true, "collections are not available yet"),
     ("models[].kind", |value| is(value, &["chat"]), "chat models are not available yet"),
     ("upstreams[].provider", |value| is(value, &["anthropic"]), "the provider anthropic is not available yet"),
 ];

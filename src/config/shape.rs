@@ -59,11 +59,6 @@ fn check_section(section: &Section, node: &mut Node, report: &mut Report) {
     match (&mut node.value, section.id_key) {
         (Value::Table(table), None) => check_table(section.keys, table, &at, &path, true, report),
         (Value::List(list), Some(_)) => {
-            if !list.is_empty()
-                && let Some(message) = not_yet::find(section.name, &Value::Bool(true))
-            {
-                report.problem(&at, &path, message, "remove it");
-            }
             check_list(section.keys, list, &path, report);
         }
         (other, _) => {

@@ -380,6 +380,7 @@ impl Untold {
         let journey = JourneyEnd {
             tenant: context.tenant.plan.id.clone(),
             model: call.model.plan.name.clone(),
+            collection: context.collection.clone(),
             cache: tally.cache.unwrap_or(CacheResult::Bypass),
             items: call.items.len(),
             cached_items: tally.cached_items,

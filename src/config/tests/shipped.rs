@@ -209,5 +209,5 @@ tenants
     );
     let squeeze =
         |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
-    assert_eq!(squeeze(&plan.describe()), squeeze(&expected));
+    assert_eq!(squeeze(&plan.describe(Wall(0))), squeeze(&expected));
 }

@@ -3,6 +3,7 @@
 //! - [`health`]: when the server counts as gone
 //! - [`link`]: connections, a time limit for every step, and their upkeep
 //! - [`quota`]: limits per minute
+//! - [`stages`]: how far collections have moved
 //! - [`script`]: the one script behind every change of a balance, and what it answers
 //! - [`ledger`]: holds and settlements of this replica, and what it still owes the server
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery
@@ -14,6 +15,7 @@ pub mod ledger;
 pub mod link;
 pub mod quota;
 pub mod script;
+pub mod stages;
 pub mod upkeep;
 
 mod outbox;
