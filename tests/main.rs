@@ -6,6 +6,7 @@ mod bodies;
 mod cases;
 mod dialects;
 mod journey;
+mod migration;
 mod money;
 mod observe;
 mod redis;

@@ -6,6 +6,7 @@ mod ledger;
 mod outage;
 mod quota;
 mod scripted;
+mod stages;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
