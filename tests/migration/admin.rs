@@ -151,7 +151,7 @@ async fn metrics_know_configured_collections_only() {
     put(&gateway, json!({ "stage": "canary", "canary": 0.25 })).await.expect(200);
     assert_eq!(gateway.metric(&series("stage")).await, 2.0);
     assert_eq!(gateway.metric(&series("canary_ratio")).await, 0.25);
-    drop(side(&gateway, Kind::Documents, "a document").await);
+    assert_eq!(side(&gateway, Kind::Documents, "a document").await, Side::To);
     ask_as(&gateway, Kind::Query, "emb-a", &[("x-collection", "wiki")], "a query").await.expect(200);
     let labels = "{collection=\"handbook\",model=\"emb-b\",class=\"batch-ingestion\"}";
     assert_eq!(gateway.metric(&format!("vectorgate_collection_items_total{labels}")).await, 1.0);
