@@ -7,6 +7,7 @@ mod cases;
 mod chat;
 mod dialects;
 mod journey;
+mod migration;
 mod money;
 mod observe;
 mod redis;
