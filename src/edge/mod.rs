@@ -4,6 +4,7 @@ pub mod admin;
 pub mod auth;
 pub mod body;
 pub mod frame;
+pub mod framing;
 pub mod models;
 pub mod openapi;
 pub mod ops;
