@@ -5,6 +5,7 @@ mod admin;
 mod bodies;
 mod cases;
 mod dialects;
+mod fuzz;
 mod hostile;
 mod journey;
 mod money;

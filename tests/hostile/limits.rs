@@ -44,7 +44,7 @@ async fn bodies_that_go_on_inwards_or_in_digits_are_refused_and_counted() {
         (number("dimensions", &digits), "invalid_input"),
         (number("dimensions", "1e999"), "invalid_input"),
         (number("dimensions", "-1"), "invalid_input"),
-        (number("dimensions", "4294967296"), "invalid_input"),
+        (number("dimensions", "4294967296"), "unsupported_dimensions"),
         (number("dimensions", &format!("0.{digits}")), "invalid_input"),
         (format!("{{\"model\":\"emb-a\",\"input\":[[{digits}]]}}"), "invalid_input"),
         ("{\"model\":\"emb-a\",\"input\":[[4294967296]]}".to_owned(), "invalid_input"),

@@ -1,9 +1,9 @@
-// Opens the dashboard of a gateway whose names are markup. Arguments: the admin side's URL, the markup, the driver
-// library's folder. Says "shown" when every kind of name stands on the page as text and nothing of it was carried out.
+// Opens the dashboard of a gateway whose names are markup. Arguments: the admin side's URL, the markup, a tenant's
+// name, the driver library's folder. Says "shown" when every kind of name stands on the page as text and nothing of it was carried out.
 
 import { createRequire } from "node:module";
 
-const [admin, markup, library] = process.argv.slice(2);
+const [admin, markup, tenant, library] = process.argv.slice(2);
 const { chromium } = createRequire(import.meta.url)(library);
 const PATIENCE = 30000;
 const problems = [];
@@ -16,12 +16,12 @@ try {
   page.on("request", (request) => { if (new URL(request.url()).pathname.endsWith("/x")) problems.push(`request: ${request.url()}`); });
   await page.goto(`${admin}/dashboard`);
   await page.waitForSelector('#live[data-state="live"]', { timeout: PATIENCE });
-  for (const kind of ["tenant", "upstream"]) {
-    await page.waitForFunction((text) => document.body.innerText.includes(text), `${kind} ${markup}`, { timeout: PATIENCE });
+  for (const name of [tenant, `made${tenant}`, `upstream${markup}`]) {
+    await page.waitForFunction((text) => document.body.innerText.includes(text), name, { timeout: PATIENCE });
   }
   await page.waitForFunction((text) => document.querySelector("#timeline").textContent.includes(text), markup, { timeout: PATIENCE });
   // Orders are behind a dialogue that names what they are for.
-  await page.locator(`button[aria-label="Drain upstream ${markup.replaceAll('"', '\\"')}"]`).first().click({ timeout: PATIENCE });
+  await page.locator(`button[aria-label="Drain upstream${markup}"]`).first().click({ timeout: PATIENCE });
   await page.waitForSelector("dialog[open]", { timeout: PATIENCE });
   if (!(await page.locator("#dialog-title").innerText()).includes(markup)) problems.push("the dialogue does not show the name");
   if (await page.evaluate(() => window.hurt !== undefined || document.querySelector('img[src="x"]') !== null)) problems.push("the markup was taken for markup");

@@ -2,7 +2,7 @@
 //! and behind a proxy that keeps its connections.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use super::{config, provider};
 use crate::support::gateway::KEY;
 use crate::support::{Gateway, assert_signatures};
 
-/// A whole request by a tenant that has a key, for a text that nobody ever asks for openly.
+/// A whole request by a tenant that has a key, for a text that nobody ever asks for openly. Whoever serves it calls the
+/// provider, and closes the connection.
 fn hidden() -> String {
     let body = json!({ "model": "emb-a", "input": "smuggled" }).to_string();
     format!(
         "POST /v1/embeddings HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
+         Cache-Control: no-cache, no-store\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
 }
@@ -95,7 +96,7 @@ fn exchange(address: &str, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket option");
     // A connection that is closed before all was sent is an answer too.
-    let _sent = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+    let _sent = stream.write_all(bytes);
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         match stream.read(&mut piece) {
@@ -108,11 +109,9 @@ fn exchange(address: &str, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-#[track_caller]
-fn check_nothing_smuggled(provider: &Provider, what: &str) {
-    for call in provider.calls() {
-        assert!(!String::from_utf8_lossy(&call.body).contains("smuggled"), "{what}: the hidden request was served");
-    }
+/// How often the hidden request was served.
+fn served(provider: &Provider) -> usize {
+    provider.calls().iter().filter(|call| String::from_utf8_lossy(&call.body).contains("smuggled")).count()
 }
 
 #[tokio::test]
@@ -125,11 +124,12 @@ async fn what_is_not_plainly_one_request_is_refused_and_the_connection_closed() 
         let statuses: Vec<&str> = answer.match_indices("HTTP/1.1 ").map(|(at, _)| &answer[at + 9..at + 12]).collect();
         assert!(statuses.len() <= 1, "{what}: more answers than requests: {answer}");
         assert!(statuses.iter().all(|status| *status == "400"), "{what}: {answer}");
-        check_nothing_smuggled(&provider, &what);
+        assert_eq!(served(&provider), 0, "{what}: the hidden request was served");
     }
     // The same on the admin side, where the hidden request would be an order.
     let admin = gateway.admin.strip_prefix("http://").expect("an address").to_owned();
-    let order = "POST /admin/upstreams/one/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n";
+    let order = "POST /admin/upstreams/one/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\
+                 Content-Length: 0\r\n\r\n";
     let body = format!("0\r\n\r\n{order}");
     for (what, lines, old) in ways(body.len()) {
         let version = if old { "0" } else { "1" };
@@ -167,7 +167,7 @@ impl Front {
             "daemon off;\nmaster_process off;\npid {at}/pid;\nerror_log {at}/error.log;\n\
              events {{ worker_connections 64; }}\nhttp {{\n{temporary}access_log off;\n\
              upstream gateway {{ server {behind}; keepalive 1; }}\n\
-             server {{\nlisten {address};\nignore_invalid_headers off;\nunderscores_in_headers on;\n\
+             keepalive_timeout 1s;\nserver {{\nlisten {address};\nignore_invalid_headers off;\nunderscores_in_headers on;\n\
              location / {{ proxy_pass http://gateway; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
              proxy_request_buffering {buffering}; }}\n}}\n}}\n"
         );
@@ -209,8 +209,10 @@ async fn behind_nginx_nobody_gets_anothers_answer() {
         let front = Front::of(&gateway, buffering);
         let clients = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
         for (turn, (what, bytes)) in attacks().into_iter().enumerate() {
-            exchange(&front.address, &bytes);
-            check_nothing_smuggled(&provider, &what);
+            // Where nginx itself takes it for two requests of this client, both are answered here, to it.
+            let before = served(&provider);
+            let answers = exchange(&front.address, &bytes).matches("HTTP/1.1 200").count();
+            assert_eq!(served(&provider) - before, answers, "{what}: served, and answered to nobody who asked");
             for other in 0..2 {
                 let text = format!("honest {buffering} {turn} {other}");
                 let body = json!({ "model": "emb-a", "input": text });
