@@ -285,6 +285,8 @@ impl Feed for MadeUp {
             interactive_p99: Duration::from_millis(120),
             rerank_p95: Duration::from_millis(300),
             rerank_p99: Duration::from_millis(600),
+            chat_p95: Duration::from_secs(10),
+            chat_p99: Duration::from_secs(30),
         };
         let wall = clock::wall();
         let levels: Vec<_> = Objective::ALL.iter().map(|name| TargetLevel::of(&self.budget(*name), now())).collect();

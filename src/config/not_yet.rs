@@ -8,15 +8,7 @@ use super::tree::Value;
 type Entry = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// What is not there yet.
-const NOT_YET: &[Entry] = &[
-    ("collections", |_| true, "collections are not available yet"),
-    ("models[].kind", |value| is(value, &["chat"]), "chat models are not available yet"),
-    ("upstreams[].provider", |value| is(value, &["anthropic"]), "the provider anthropic is not available yet"),
-];
-
-fn is(value: &Value, texts: &[&str]) -> bool {
-    value.as_text().is_some_and(|text| texts.contains(&text))
-}
+const NOT_YET: &[Entry] = &[("collections", |_| true, "collections are not available yet")];
 
 /// What to say about `value` at this path without indexes, if its behaviour is not there yet.
 pub(crate) fn find(pattern: &str, value: &Value) -> Option<&'static str> {

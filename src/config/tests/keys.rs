@@ -154,8 +154,6 @@ fn what_is_not_there_yet_says_so() {
         &[
             "t.toml:23: collections: collections are not available yet; remove it",
             "t.toml:26: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
-            "t.toml:29: models[1].kind (gpt): chat models are not available yet",
-            "t.toml:34: upstreams[1].provider (v): the provider anthropic is not available yet",
         ],
     );
 }

@@ -92,9 +92,10 @@ fn the_examples_are_right_but_for_what_is_not_there_yet() {
 #[test]
 fn the_default_serves_the_simulated_provider_to_the_demo_tenant() {
     let plan = plan(DEFAULT_TEXT, &[]);
-    assert_eq!(plan.models.len(), 2);
+    assert_eq!(plan.models.len(), 3);
     assert_eq!(plan.models[1].name.as_str(), "simulated-rerank");
     assert_eq!(plan.models[1].kind, ModelKind::Rerank);
+    assert_eq!((plan.models[2].name.as_str(), plan.models[2].kind), ("simulated-chat", ModelKind::Chat));
     assert_eq!(plan.models[0].name.as_str(), "simulated-embedding");
     assert_eq!(plan.models[0].dimensions, Some(384));
     assert_eq!(plan.models[0].prices.input.map(|price| price.times(1_000_000).to_string()), Some("0.0184".to_owned()));
