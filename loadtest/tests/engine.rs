@@ -102,7 +102,12 @@ async fn a_kept_connection_that_was_closed_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_loop_keeps_every_client_busy() {
     let provider = Provider::start(Script::new().canned());
-    let run = ClosedLoop { connections: 4, duration: Duration::from_millis(200), timeout: Duration::from_secs(10) };
+    let run = ClosedLoop {
+        connections: 4,
+        duration: Duration::from_millis(200),
+        timeout: Duration::from_secs(10),
+        grace: Duration::from_secs(10),
+    };
     let progress = Arc::new(Progress::default());
     let report = closed_loop(&run, target(&provider), Arc::new(Queries), Arc::clone(&progress)).await;
     let total = report.total();
