@@ -96,9 +96,9 @@ fn verdicts(result: &RunResult) -> String {
             };
             vec![
                 format!("<b class=\"{class}\">{word}</b>"),
-                format!("<code>{}</code>", escaped(&verdict.that)),
+                format!("<code class=\"wrap\">{}</code>", escaped(&verdict.that)),
                 escaped(&verdict.seen),
-                format!("<span class=\"muted\">{}</span>", escaped(&verdict.why)),
+                format!("<span class=\"muted wrap\">{}</span>", escaped(&verdict.why)),
             ]
         })
         .collect();

@@ -24,14 +24,15 @@ main { max-width: 1080px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 36px 0 10px; } h3 { font-size: 15px; margin: 22px 0 6px; }
 p { margin: 4px 0 10px; } .muted { color: var(--muted); }
 .verdict { display: inline-block; padding: 3px 12px; border-radius: 99px; color: #fff; font-weight: 600; }
-.verdict.yes { background: #1a7f4b; } .verdict.no { background: #c62f3b; }
+
 .yes { color: var(--good); } .no { color: var(--bad); }
+.verdict.yes { background: #1a7f4b; color: #fff; } .verdict.no { background: #c62f3b; color: #fff; }
 section.card, figure { background: var(--card); border: 1px solid var(--edge); border-radius: 10px; padding: 14px 16px; margin: 12px 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 5px 10px 5px 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--edge); }
 th { color: var(--muted); font-weight: 600; } tr:last-child td { border-bottom: 0; }
-th.t, td.t { text-align: left; } td.wrap { white-space: normal; text-align: left; min-width: 220px; }
+th.t, td.t { text-align: left; } td .wrap { display: block; white-space: normal; min-width: 200px; }
 figcaption { font-weight: 600; margin-bottom: 4px; } figure svg { width: 100%; height: auto; display: block; }
 svg text { font: 11.5px system-ui, sans-serif; fill: var(--muted); } svg .grid { stroke: var(--edge); stroke-width: 1; }
 svg .band.even { fill: var(--even); } svg .band.odd { fill: var(--odd); } svg text.phase { font-weight: 600; fill: var(--text); }
