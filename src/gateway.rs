@@ -4,10 +4,12 @@
 //! - [`build`]: a [`Running`] from a plan, with the living parts of the one before
 //! - [`reload`]: another configuration
 //! - [`tenants`]: tenants, keys and credits by the admin side
+//! - [`directory`]: those of all replicas, where they share them
 //! - [`audit`]: what was done by the admin side
 
 mod audit;
 mod build;
+mod directory;
 mod reload;
 mod tenants;
 
@@ -168,6 +170,9 @@ impl Gateway {
             changing: tokio::sync::Mutex::new(text),
         });
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
+        if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
+            actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
+        }
         Ok(gateway)
     }
 }

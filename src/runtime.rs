@@ -18,7 +18,8 @@ use crate::edge::auth::KeyRing;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::pure::token_estimate::{Correction, Estimate};
-use crate::store::redis::ledger::{SharedAccount, SharedLedger};
+use crate::store::redis::account::SharedAccount;
+use crate::store::redis::ledger::SharedLedger;
 
 /// One configuration in force.
 pub struct Running {

@@ -452,6 +452,7 @@ impl Sentinel {
             self.act(findings);
         }
         if failed {
+            self.watched.order(&upstream, Command::CheckFailed);
             self.check(&upstream, AGAIN);
         }
     }

@@ -26,7 +26,7 @@ use crate::telemetry::labels::Objective;
 
 use super::keeper::{ActorKind, guarded};
 use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
-use super::upstream::{Permit, TryPermit, UpstreamHandle, WaitPermit};
+use super::upstream::{Missed, Permit, TryPermit, UpstreamHandle, WaitPermit};
 
 /// Asks for a permit at one of `routes`, and for `hold` first.
 #[derive(Message)]
@@ -196,6 +196,11 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         }
         None => Money::ZERO,
     };
+    if !ask.retry {
+        for route in ask.routes.iter().filter(|route| route.upstream.board.down()) {
+            route.upstream.actor.do_send(Missed);
+        }
+    }
     let candidates = ask.routes.iter().enumerate();
     let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
@@ -224,6 +229,7 @@ fn candidate(index: usize, upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> C
     Candidate {
         id: index,
         tier: upstream.plan.tier,
+        probing: upstream.board.probing(),
         usable: upstream.board.usable() && !avoid.contains(&upstream.plan.id),
         in_flight: upstream.board.in_flight() as u64,
         latency_ns: upstream.board.latency_ns(),

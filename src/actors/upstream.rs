@@ -71,15 +71,26 @@ pub struct CallFinished {
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// What its items really cost, if it was answered.
+    /// What its items really cost, if it was a call for vectors and was answered.
     pub chunk: Option<Chunk>,
     /// What was too much, if that is why it was refused.
     pub too_large: Option<TooLarge>,
 }
 
+/// What a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Vectors.
+    Embedding,
+    /// Scores of documents that are judged each on its own.
+    Ranking,
+}
+
 /// A refusal of a call's size.
 #[derive(Debug, Clone, Copy)]
 pub struct TooLarge {
+    /// What the call was for: what is too much for one kind says nothing about another.
+    pub of: Work,
     /// What the call carried.
     pub sent: Refused,
     /// What there was too much of.
@@ -110,6 +121,8 @@ pub enum Command {
     AwaitCheck,
     /// Its vectors are those of its space.
     Verified,
+    /// Its vectors were asked for and did not come.
+    CheckFailed,
     /// Its vectors are others: take it out.
     Quarantine,
     /// Try the key again: a reload brought another.
@@ -125,6 +138,11 @@ pub struct WaiterLeft(
     /// Who.
     pub WaiterId,
 );
+
+/// A request could have gone to this upstream if it were not down. A fact.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Missed;
 
 /// Tells an upstream what to do.
 #[derive(Debug, Message)]
@@ -277,6 +295,8 @@ pub struct UpstreamActor {
     /// When the first and the last of them ended; `None` after a call that began later and succeeded.
     failing: Option<(Mono, Mono)>,
     learned: Learned,
+    /// The same of rerank calls.
+    learned_ranking: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
@@ -310,6 +330,7 @@ impl UpstreamActor {
             failed_in_a_row: 0,
             failing: None,
             learned: Learned::default(),
+            learned_ranking: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
@@ -443,7 +464,11 @@ impl UpstreamActor {
             _ => {}
         }
         if let Some(too_large) = report.too_large {
-            self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
+            let learned = match too_large.of {
+                Work::Embedding => &mut self.learned,
+                Work::Ranking => &mut self.learned_ranking,
+            };
+            learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
@@ -473,7 +498,7 @@ impl UpstreamActor {
         watch.lost(&self.id);
     }
 
-    fn command(&mut self, command: Command) {
+    fn command(&mut self, command: Command, now: Mono) {
         match command {
             Command::Drain => self.state.drain(),
             Command::Resume => {
@@ -491,6 +516,7 @@ impl UpstreamActor {
                 self.failed_in_a_row = 0;
                 self.failing = None;
             }
+            Command::CheckFailed => self.state.check_failed(now),
             Command::Quarantine => self.state.quarantine(true),
             Command::ShutDown => self.state.shutdown(),
         }
@@ -512,12 +538,15 @@ impl UpstreamActor {
             max_tokens: self.state.batch_call_tokens(now),
             max_bytes: None,
         };
-        *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        *self.board.sizes.lock() =
+            Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
         *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
         });
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
+        self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
+        self.board.down.store(self.state.is_down(), Ordering::Relaxed);
         self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
@@ -610,11 +639,19 @@ impl Handler<WaiterLeft> for UpstreamActor {
     }
 }
 
+impl Handler<Missed> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Missed, context: &mut Self::Context) {
+        self.on(context, |this, now| this.state.missed(now));
+    }
+}
+
 impl Handler<Order> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, Order(command): Order, context: &mut Self::Context) {
-        self.on(context, |this, _| this.command(command));
+        self.on(context, |this, now| this.command(command, now));
     }
 }
 
@@ -626,6 +663,7 @@ impl Handler<PolicyChanged> for UpstreamActor {
             this.batch_size = fact.batch_size;
             this.watch = fact.watch;
             this.learned = Learned::default();
+            this.learned_ranking = Learned::default();
             this.state.reconfigure(fact.policy);
         });
     }

@@ -116,8 +116,12 @@ const STORE: &[Key] = &[
     is("durability", Type::Choice(&["process", "power"]), r#""process""#),
     is("retention_days", Type::Int(0, 36_500), "400"),
     is("redis_url", Type::SecretOrText, r#""""#),
+    is("redis_ca", Type::Text, r#""""#),
+    is("redis_cert", Type::Text, r#""""#),
+    is("redis_key", Type::Text, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
     is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),
+    is("redis_owed_records", Type::Int(1, 10_000_000), "100000"),
 ];
 
 const NORMALIZATIONS: Type = Type::Choice(&["lowercase", "trim", "exact"]);
@@ -185,6 +189,7 @@ const MODEL: &[Key] = &[
     optional("max_input_tokens", Type::Int(1, 100_000_000)),
     is("tokenizer", Type::Choice(&["cl100k", "o200k", "bytes", "unknown"]), r#""unknown""#),
     is("case", Type::Choice(&["folded", "kept", "unknown"]), r#""unknown""#),
+    is("symmetric", Type::Bool, "false"),
     INPUT_PRICE,
     OUTPUT_PRICE,
     SEARCH_PRICE,

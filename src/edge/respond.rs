@@ -36,6 +36,10 @@ pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
         Ok(entries) => {
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
+            // TEI's own routes have no room in the body for what was counted.
+            if matches!(dialect, ClientDialect::Tei | ClientDialect::TeiOpenAi) {
+                builder.insert_header(("x-compute-tokens", usage(entries).0.to_string()));
+            }
             let body = match &finished.call.task {
                 Task::Embed(task) => {
                     builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));

@@ -197,7 +197,7 @@ pub fn register(config: &mut ServiceConfig) {
             resource = resource.route(web::post().to(handler));
         }
         if let Some((_, dialect, look)) = get {
-            let handler = move |http: HttpRequest| async move { self::look(&http, dialect, look) };
+            let handler = move |http: HttpRequest| async move { self::look(&http, dialect, look).await };
             resource = resource.route(web::get().to(handler)).route(web::head().to(handler));
         }
         let allow = match (post, get) {
@@ -223,11 +223,11 @@ fn paths() -> Vec<(&'static str, ClientDialect)> {
     paths
 }
 
-fn look(http: &HttpRequest, dialect: ClientDialect, look: Look) -> HttpResponse {
+async fn look(http: &HttpRequest, dialect: ClientDialect, look: Look) -> HttpResponse {
     let answer = match look {
-        Look::Models => models::list(http),
-        Look::Model => models::one(http),
-        Look::Info => models::tei_info(http),
+        Look::Models => models::list(http).await,
+        Look::Model => models::one(http).await,
+        Look::Info => models::tei_info(http).await,
         Look::Health => models::tei_health(http),
     };
     answer.unwrap_or_else(|error| respond::plain_error(http, dialect, &error))

@@ -63,7 +63,7 @@ async fn entries(
     let trace = &call.context.trace;
     {
         let _stage = trace.stage("admit");
-        admit::check_budget(call)?;
+        admit::check_budget(call).await?;
     }
     let mut plan = {
         let _stage = trace.stage("cache");
@@ -87,7 +87,7 @@ async fn complete(
         if plan.is_complete() {
             return Ok(());
         }
-        admit::check_missing(call)?;
+        admit::check_missing(call).await?;
         let mut round = plan.next_round(worker, call);
         let ended = match round.led.is_empty() {
             true => Ok(()),

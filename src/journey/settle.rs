@@ -21,7 +21,7 @@ use crate::pure::time::{Mono, Wall};
 use crate::room::Seat;
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
-use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::hold::SharedHold;
 use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};

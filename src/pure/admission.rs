@@ -101,7 +101,7 @@ pub struct UpstreamState {
     quarantined: bool,
     /// The breaker is open because another replica's is, so the others need not be told.
     told_open: bool,
-    unverified: bool,
+    vectors: Vectors,
     draining: bool,
     shutting_down: bool,
     /// Those who wait have not been told yet that the gateway shuts down.
@@ -109,6 +109,17 @@ pub struct UpstreamState {
     last_error: Option<(&'static str, Mono)>,
     counters: Counters,
     effects: Vec<Effect>,
+}
+
+/// What is known of the vectors that the upstream makes now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vectors {
+    /// They are those of its space.
+    Trusted,
+    /// They have to be looked at before it is used.
+    Unverified,
+    /// They were asked for and did not come: it is down.
+    Missing,
 }
 
 impl UpstreamState {
@@ -132,7 +143,7 @@ impl UpstreamState {
             parked: None,
             quarantined: false,
             told_open: false,
-            unverified: false,
+            vectors: Vectors::Trusted,
             draining: false,
             shutting_down: false,
             turn_away: false,
@@ -244,7 +255,7 @@ impl UpstreamState {
                 ParkReason::KeyRejected => Why::Parked,
                 ParkReason::OutOfQuota => Why::OutOfCredit,
             });
-            parked.or(self.unverified.then_some(Why::Unverified))
+            parked.or((self.vectors != Vectors::Trusted).then_some(Why::Unverified))
         }
     }
 

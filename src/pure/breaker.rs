@@ -285,6 +285,21 @@ impl Breaker {
         }
     }
 
+    /// A call that was not made, because it is known that it would have failed: counted like one that did, so that an
+    /// upstream which is kept out of the traffic during an outage is seen as open all the same.
+    pub fn missed(&mut self, now: Mono) -> Option<Transition> {
+        let ticket = Ticket { serial: self.serial, probe: false };
+        self.record(ticket, Event::Failure(Failure::Connection), now)
+    }
+
+    /// The gateway's own look at the upstream got no answer: while half-open that is a probe which failed.
+    pub fn look_failed(&mut self, now: Mono) -> Option<Transition> {
+        match self.state {
+            State::HalfOpen { .. } => self.open(OpenReason::Probe, now),
+            State::Closed | State::Open { .. } => None,
+        }
+    }
+
     /// An operator opens it; it stays open until an operator closes it.
     pub fn force_open(&mut self) -> Option<Transition> {
         self.enter(State::Open { until: Mono(u64::MAX), reason: OpenReason::Forced })

@@ -76,28 +76,36 @@ pub struct Candidate<Id> {
     pub in_flight: u64,
     /// Its latency, [`PeakEwma::nanos`].
     pub latency_ns: u64,
+    /// Whether its breaker is half-open: it is asked first, whatever its tier and cost, and takes a single query now and
+    /// then. Whoever is never asked could not show that it is back.
+    pub probing: bool,
     /// Whether it would take a call now (breaker not open, not parked, not cooling down). An unusable one is kept as a
     /// last resort, since what is known here may be a moment old.
     pub usable: bool,
 }
 
 impl<Id> Candidate<Id> {
+    /// What comes before any cost; lower is tried first.
+    fn rank(&self) -> (bool, bool, u32) {
+        (!self.usable, !self.probing, self.tier)
+    }
+
     /// Expected cost of one more call: the latency of all that are in flight and this one.
     fn cost(&self) -> u128 {
         u128::from(self.latency_ns.max(1)) * (u128::from(self.in_flight) + 1)
     }
 }
 
-/// Orders all candidates: usable ones first, by tier, and within a tier the cheaper of two picked by `rolls` (random numbers
+/// Orders all candidates: usable ones first, of those the half-open ones, then by tier, and within a tier the cheaper of two picked by `rolls` (random numbers
 /// in 0..1) before the others by cost. Two choices instead of the cheapest of all, or every worker would send to the same
 /// upstream until its figures change.
 pub fn order<Id>(mut candidates: Vec<Candidate<Id>>, rolls: [f64; 2]) -> Vec<Candidate<Id>> {
-    candidates.sort_by_key(|candidate| (!candidate.usable, candidate.tier, candidate.cost()));
+    candidates.sort_by_key(|candidate| (candidate.rank(), candidate.cost()));
     let mut start = 0;
     while start < candidates.len() {
         let rest = candidates.get_mut(start..).unwrap_or_default();
-        let Some((usable, tier)) = rest.first().map(|first| (first.usable, first.tier)) else { break };
-        let group = rest.iter().take_while(|candidate| (candidate.usable, candidate.tier) == (usable, tier)).count();
+        let Some(rank) = rest.first().map(Candidate::rank) else { break };
+        let group = rest.iter().take_while(|candidate| candidate.rank() == rank).count();
         let one = pick(rolls[0], group);
         // The second pick is among the others, so that it is a choice.
         let other = if group > 1 { (one + 1 + pick(rolls[1], group - 1)) % group } else { one };
@@ -122,7 +130,7 @@ mod tests {
     use super::*;
 
     fn candidate(id: u32, tier: u32, in_flight: u64, latency_ns: u64) -> Candidate<u32> {
-        Candidate { id, tier, in_flight, latency_ns, usable: true }
+        Candidate { id, tier, in_flight, latency_ns, probing: false, usable: true }
     }
 
     #[track_caller]
@@ -137,6 +145,8 @@ mod tests {
         let near = candidate(2, 0, 50, 1_000);
         let down = Candidate { usable: false, ..candidate(3, 0, 0, 1) };
         check(&[down, far, near], [0.0, 0.0], &[2, 1, 3]);
+        let back = Candidate { probing: true, ..candidate(4, 1, 9, 1_000_000) };
+        check(&[near, back, far], [0.0, 0.0], &[4, 2, 1]);
         check(&[], [0.0, 0.0], &[]);
         check(&[down], [0.9, 0.9], &[3]);
     }
@@ -192,17 +202,18 @@ mod tests {
     proptest! {
         #[test]
         fn every_candidate_comes_out_once_and_tiers_stay_in_order(
-            parts in prop::collection::vec((0_u32..3, 0_u64..9, 0_u64..1_000, any::<bool>()), 0..12),
+            parts in prop::collection::vec((0_u32..3, 0_u64..9, 0_u64..1_000, any::<[bool; 2]>()), 0..12),
             rolls in [0.0_f64..1.0, 0.0_f64..1.0],
         ) {
-            let candidates: Vec<Candidate<usize>> = parts.iter().enumerate().map(|(id, (tier, in_flight, latency_ns, usable))| {
-                Candidate { id, tier: *tier, in_flight: *in_flight, latency_ns: *latency_ns, usable: *usable }
+            let candidates: Vec<Candidate<usize>> = parts.iter().enumerate().map(|(id, (tier, in_flight, latency_ns, [probing, usable]))| {
+                let (probing, usable) = (*probing, *usable);
+                Candidate { id, tier: *tier, in_flight: *in_flight, latency_ns: *latency_ns, probing, usable }
             }).collect();
             let ordered = order(candidates.clone(), rolls);
             let mut ids: Vec<usize> = ordered.iter().map(|candidate| candidate.id).collect();
-            prop_assert!(ordered.is_sorted_by_key(|candidate| (!candidate.usable, candidate.tier)));
+            prop_assert!(ordered.is_sorted_by_key(Candidate::rank));
             // The most expensive of a group of two or more is never first in it.
-            for group in ordered.chunk_by(|a, b| (a.usable, a.tier) == (b.usable, b.tier)) {
+            for group in ordered.chunk_by(|a, b| a.rank() == b.rank()) {
                 let worst = group.iter().map(Candidate::cost).max();
                 let alone = group.iter().filter(|candidate| Some(candidate.cost()) == worst).count() == 1;
                 prop_assert!(!alone || group.len() == 1 || group.first().map(Candidate::cost) != worst);

@@ -7,6 +7,7 @@ mod keys;
 mod limits;
 mod neighbours;
 mod parts;
+mod rerank;
 mod retries;
 mod sizes;
 mod spaces;
@@ -136,6 +137,15 @@ async fn until_upstream(gateway: &Gateway, id: &str, what: &str, wanted: impl Fn
 
 async fn until_breaker(gateway: &Gateway, id: &str, phase: &str) -> Value {
     until_upstream(gateway, id, phase, |state| state["breaker"] == phase).await
+}
+
+/// Sends queries until single ones of them have shown that an upstream is back.
+async fn until_closed(gateway: &Gateway, id: &str) {
+    let until = Instant::now() + SOON;
+    while upstream(gateway, id).await["breaker"] != "closed" {
+        assert!(Instant::now() < until, "{id} stays out: {}", upstream(gateway, id).await);
+        drop(load(gateway, &format!("{:?}", until - Instant::now()), 20, Duration::from_millis(10)).await);
+    }
 }
 
 /// Waits until an upstream of a shared space has been looked at.

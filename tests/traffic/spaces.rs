@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadtest::provider::{Effect, Fault, Provider, Script};
 
-use super::{Config, client_calls, healthy, load, statuses, until_upstream, until_verified};
+use super::{Config, client_calls, healthy, load, statuses, until_closed, until_upstream, until_verified};
 use crate::support::gateway::binary;
 
 fn of_space(space: &str) -> Provider {
@@ -71,13 +71,15 @@ async fn a_mirror_that_comes_back_as_another_model_is_found_out() {
 #[tokio::test]
 async fn a_mirror_that_is_put_right_comes_back() {
     let (one, two) = (of_space("A"), of_space("A"));
-    let gateway = mirrored(&one, &two, "").start();
+    let brief = "[breaker]\ncooldown_s = 1\nprobe_interval_s = 0.1\n";
+    let gateway = mirrored(&one, &two, brief).start();
     until_verified(&gateway, "two").await;
     two.set_script(Script::new().always(Effect::fault(Fault::Refuse)));
     drop(load(&gateway, "lost", 100, Duration::from_millis(3)).await);
     until_upstream(&gateway, "two", "out", |state| state["unverified"] == true).await;
     two.set_script(Script::new());
-    until_verified(&gateway, "two").await;
+    until_upstream(&gateway, "two", "looked at", |state| state["unverified"] == false).await;
+    until_closed(&gateway, "two").await;
     two.clear();
     drop(load(&gateway, "back", 100, Duration::from_millis(3)).await);
     assert!(!client_calls(&two).is_empty());

@@ -19,6 +19,8 @@ use crate::pure::time::Mono;
 #[derive(Debug, Default)]
 pub struct Board {
     pub(super) usable: AtomicBool,
+    pub(super) probing: AtomicBool,
+    pub(super) down: AtomicBool,
     pub(super) in_flight: AtomicUsize,
     pub(super) latency_ns: AtomicU64,
     pub(super) p95_ns: AtomicU64,
@@ -41,8 +43,10 @@ pub struct Shown {
 /// How large the next calls may be.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Sizes {
-    /// What refusals have taught.
+    /// What refusals of calls for vectors have taught.
     pub(super) learned: Limits,
+    /// What refusals of rerank calls have taught.
+    pub(super) ranking: Limits,
     /// What the quota leaves to a batch call.
     pub(super) batch: Limits,
 }
@@ -51,6 +55,16 @@ impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
         self.usable.load(Ordering::Relaxed)
+    }
+
+    /// Whether its breaker is half-open.
+    pub fn probing(&self) -> bool {
+        self.probing.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is out of the traffic because it does not answer, and its breaker has yet to learn what that costs.
+    pub fn down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
     }
 
     /// What people look at; `None` in the first second.
@@ -79,8 +93,13 @@ impl Board {
         self.allowances.lock()[usize::from(!class.is_interactive())]
     }
 
-    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
-    /// leaves now.
+    /// What this upstream's refusals have taught about the size of a rerank call.
+    pub fn rerank_limits(&self) -> Limits {
+        self.sizes.lock().ranking
+    }
+
+    /// What this upstream's refusals have taught about the size of a call for vectors, and for a batch call also what
+    /// its quota leaves now.
     pub fn call_limits(&self, batch: bool) -> Limits {
         let sizes = *self.sizes.lock();
         if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }

@@ -92,6 +92,7 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
             "kept" => Case::Kept,
             _ => Case::Unknown,
         },
+        symmetric: fields.flag("symmetric"),
         prices: prices(fields, money, report),
         pairwise: fields.flag("pairwise"),
         fallbacks: fields.texts("fallbacks").iter().map(|(name, _)| ModelName::from(*name)).collect(),

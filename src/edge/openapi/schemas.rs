@@ -260,6 +260,8 @@ pub(super) fn shared() -> Value {
             "credits": amount(),
             "period": { "enum": periods.map(|period| serde_json::to_value(period).unwrap_or_default()) },
             "keys": { "type": "array", "items": object(&["fingerprint"], &[("fingerprint", Text), ("created", Text)]) },
+            "source": { "enum": ["file", "admin"] },
+            "replicas": reference("Replicas"),
         },
     });
     let new_tenant = object(
@@ -319,8 +321,10 @@ pub(super) fn shared() -> Value {
         },
         "NewKey": object(
             &["tenant", "key", "fingerprint"],
-            &[("tenant", Text), ("key", Text), ("fingerprint", Text), ("created", Text)],
+            &[("tenant", Text), ("key", Text), ("fingerprint", Text), ("created", Text), ("replicas", Object)],
         ),
+        // On which replicas a change is in force, where they share tenants.
+        "Replicas": object(&["confirmed", "silent"], &[("confirmed", Texts), ("silent", Texts)]),
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     Allowance, Attempt, Effect, LastError, Outcome, OutcomeKind, ParkReason, Policy, UpstreamSnapshot, UpstreamState,
-    slot_of,
+    Vectors, slot_of,
 };
 use crate::ids::AttemptId;
 use crate::pure::breaker::{self, Failure, Phase, State};
@@ -232,12 +232,43 @@ impl UpstreamState {
 
     /// Its vectors have to be looked at before it is used (again), or have been.
     pub fn unverified(&mut self, unverified: bool) {
-        self.unverified = unverified;
+        self.vectors = if unverified { Vectors::Unverified } else { Vectors::Trusted };
+    }
+
+    /// It could not be looked at: no answer came.
+    pub fn check_failed(&mut self, now: Mono) {
+        self.settle(now);
+        if self.vectors == Vectors::Unverified {
+            self.vectors = Vectors::Missing;
+        }
+        if self.vectors == Vectors::Missing {
+            self.effects.extend(self.breaker.look_failed(now).map(Effect::Breaker));
+        }
+    }
+
+    /// Whether it is out of the traffic because it does not answer, while its breaker knows nothing of that yet.
+    pub fn is_down(&self) -> bool {
+        self.vectors == Vectors::Missing && self.flows()
+    }
+
+    /// A request that it could have answered went elsewhere or nowhere, because it is down. For the breaker that is a
+    /// failure: one who is kept out of the traffic early would otherwise look healthy throughout an outage.
+    pub fn missed(&mut self, now: Mono) {
+        self.settle(now);
+        if self.is_down() {
+            let transition = self.breaker.missed(now);
+            self.effects.extend(transition.map(Effect::Breaker));
+        }
     }
 
     /// Whether the breaker lets everything through.
     pub fn flows(&self) -> bool {
         self.breaker.phase() == Phase::Closed
+    }
+
+    /// Whether the breaker lets single queries through.
+    pub fn is_probing(&self) -> bool {
+        self.breaker.phase() == Phase::HalfOpen
     }
 
     /// Whether a call in flight is interactive; `None` for one that is not known.
@@ -343,7 +374,7 @@ impl UpstreamState {
             cool_down_ms: millis(self.cool_until.since(now)),
             parked: self.parked,
             quarantined: self.quarantined,
-            unverified: self.unverified,
+            unverified: self.vectors != Vectors::Trusted,
             draining: self.draining,
             last_error: self.last_error.map(|(kind, at)| LastError { kind, ago_ms: millis(now.since(at)) }),
             counters: self.counters,

@@ -410,6 +410,34 @@ fn operators_close_the_door_and_open_it_again() {
 }
 
 #[test]
+fn demand_for_an_upstream_that_is_known_to_be_down_opens_its_breaker() {
+    let mut state = UpstreamState::new(policy());
+    let volume = policy().breaker.min_requests;
+    state.missed(at(0));
+    state.unverified(true);
+    for _ in 0..volume {
+        state.missed(at(1));
+    }
+    assert_eq!(state.snapshot(at(1)).breaker, Phase::Closed, "not looked at yet, so nothing is known");
+    state.check_failed(at(2));
+    for _ in 1..volume {
+        state.missed(at(2));
+    }
+    assert_eq!(state.snapshot(at(2)).breaker, Phase::Closed, "too few to tell");
+    state.missed(at(2));
+    assert_eq!(state.snapshot(at(2)).breaker, Phase::Open);
+    let over = at(2).plus(policy().breaker.cooldown);
+    refused(&mut state, 1, SEARCH, 1, at(3), Why::Unverified, None);
+    state.check_failed(over);
+    assert_eq!(state.snapshot(over).breaker, Phase::Open, "it was looked at when the cool-down was over");
+    state.unverified(false);
+    state.force_close();
+    state.check_failed(over);
+    assert!(!state.is_down(), "a check that nobody waited for changes nothing");
+    granted(&mut state, 1, SEARCH, 1, over);
+}
+
+#[test]
 fn a_shutdown_turns_away_batch_work_that_only_waits() {
     let mut state = UpstreamState::new(Policy { max_concurrency: 1, ..policy() });
     granted(&mut state, 1, BATCH, 1, at(0));
