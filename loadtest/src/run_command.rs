@@ -54,6 +54,17 @@ pub struct RunArguments {
     quiet: bool,
 }
 
+/// Arguments of `loadtest sabotage`.
+#[derive(Args)]
+pub struct SabotageArguments {
+    /// Length of each run in seconds [default: the scenario's own]
+    #[arg(long, value_name = "S")]
+    duration: Option<f64>,
+    /// The gateway's program [default: the one beside this program, built first under `cargo run`]
+    #[arg(long, value_name = "FILE")]
+    gateway: Option<PathBuf>,
+}
+
 /// Arguments of `loadtest report`.
 #[derive(Args)]
 pub struct ReportArguments {
@@ -94,6 +105,40 @@ pub fn run(arguments: RunArguments) -> Result<(), Box<dyn Error>> {
     print!("{}", report::table(&finished.result));
     println!("\n  report: {}", page.display());
     conclusion(&finished.result)
+}
+
+/// Runs every scenario that guards something against every sabotage. An error unless each sabotage is noticed by its own
+/// scenario and by no other.
+pub fn sabotage(arguments: &SabotageArguments) -> Result<(), Box<dyn Error>> {
+    let mut guards = Vec::new();
+    for listed in scenario::list(&find::bundled())? {
+        let read = scenario::apply(&listed.text, &Overrides::default(), &toml::Table::new())?;
+        guards.extend(read.sabotage.map(|sabotage| (listed, sabotage)));
+    }
+    let mut wrong = 0;
+    for (_, sabotage) in &guards {
+        println!("{}", sabotage.what);
+        for (listed, own) in &guards {
+            let overrides =
+                Overrides { set: sabotage.set.clone(), duration_s: arguments.duration, ..Overrides::default() };
+            let gateway = arguments.gateway.clone();
+            let options = run::Options { overrides, gateway, quiet: true, ..run::Options::default() };
+            let result = run::run(listed, &options)?.result;
+            let must_fail = own.what == sabotage.what;
+            let as_promised = result.passed() != must_fail;
+            wrong += u32::from(!as_promised);
+            let word = if result.passed() { "passes" } else { "fails" };
+            let note = if as_promised { "" } else { "  <- it should not" };
+            println!("  {:<20} {word}{note}", listed.name);
+            for verdict in result.verdicts.iter().filter(|verdict| verdict.holds == Some(false)) {
+                println!("      {}  ({})", verdict.that, verdict.seen);
+            }
+        }
+    }
+    match wrong {
+        0 => Ok(()),
+        many => Err(format!("{many} runs did not end as they should").into()),
+    }
 }
 
 fn conclusion(result: &RunResult) -> Result<(), Box<dyn Error>> {

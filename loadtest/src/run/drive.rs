@@ -22,6 +22,7 @@ use super::watch::{Moment, Seen, moment, watch};
 use super::{Options, actions, http};
 use crate::engine::{ClosedLoop, OpenLoop, Progress, Report, Source, Target, closed_loop, open_loop};
 use crate::report::Mark;
+use crate::scenario::text::mixed;
 use crate::scenario::{Arrive, Scenario, Span, Traffic, Via};
 use crate::{clock, timer};
 
@@ -31,6 +32,8 @@ const RECENT_S: usize = 5;
 const GRACE: Duration = Duration::from_secs(2);
 /// Longest wait for the last holds and calls to end.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Providers whose counts have not changed for so long have nothing under way.
+const STANDING_STILL: Duration = Duration::from_secs(3);
 /// Full cache hits may come onto the books this much later than their answer leaves, and some more on a busy machine.
 const LATE_RECORDS: Duration = Duration::from_millis(500);
 
@@ -197,7 +200,8 @@ async fn send(
 ) -> Result<(Report, u64), String> {
     let timeout = Duration::try_from_secs_f64(traffic.timeout_s).unwrap_or(Duration::from_secs(60));
     let spans = Arc::clone(&around.spans);
-    let seed = around.seed;
+    // Each traffic has arrivals of its own, or all of them would come at the same instants.
+    let seed = mixed((around.seed, &traffic.name));
     if let Some(schedule) = traffic.schedule(&spans) {
         let clients = Arc::new(Clients::new(&traffic, around, search, observed, (Duration::ZERO, 0))?);
         let run = OpenLoop { schedule, seed, connections: traffic.connections, timeout };
@@ -261,18 +265,35 @@ async fn embed_documents(app: &SearchApp, stack: &Stack, traffic: &Traffic) -> R
 /// Waits until no money is held, no call is under way, and the last records are written. False: patience ran out.
 async fn settled(stack: &Stack) -> bool {
     let until = clock::now() + PATIENCE;
-    let mut quiet = false;
-    while clock::now() < until && !quiet {
-        quiet = stack.stats().values().all(|stats| stats.finished >= stats.calls);
-        for (_, admin) in stack.addresses() {
-            let Ok(answer) = http::call(admin, "GET", "/admin/tenants", &[], None).await else { continue };
-            let tenants = answer.json();
-            let listed = tenants["tenants"].as_array();
-            quiet &= listed.is_some_and(|all| all.iter().all(|tenant| tenant["open_holds"].as_u64().unwrap_or(0) == 0));
+    let mut last = stack.stats();
+    let mut changed = clock::now();
+    while clock::now() < until {
+        let stats = stack.stats();
+        if stats != last {
+            (last, changed) = (stats, clock::now());
         }
-        tokio::time::sleep(if quiet { LATE_RECORDS } else { Duration::from_millis(50) }).await;
+        // Calls of a provider that was gone for a while never finish, so standing still is as good as having finished.
+        let finished = last.values().all(|stats| stats.finished >= stats.calls);
+        let still = clock::now().duration_since(changed) > STANDING_STILL;
+        if (finished || still) && holds_nothing(stack).await {
+            tokio::time::sleep(LATE_RECORDS).await;
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    quiet
+    false
+}
+
+async fn holds_nothing(stack: &Stack) -> bool {
+    for (_, admin) in stack.addresses() {
+        let Ok(answer) = http::call(admin, "GET", "/admin/tenants", &[], None).await else { return false };
+        let tenants = answer.json();
+        let listed = tenants["tenants"].as_array();
+        if !listed.is_some_and(|all| all.iter().all(|tenant| tenant["open_holds"].as_u64().unwrap_or(0) == 0)) {
+            return false;
+        }
+    }
+    true
 }
 
 /// The lines of the view.
@@ -285,7 +306,7 @@ fn picture(title: &str, spans: &[Span], start: Instant, loops: &[Loop], seen: &S
     for own in loops {
         let second = at_s as usize;
         let (mut ms, bad) = recent((second.saturating_sub(RECENT_S)..second).map(|at| own.observed.second(at)));
-        let seconds = second.min(RECENT_S).max(1) as f64;
+        let seconds = second.clamp(1, RECENT_S) as f64;
         let mut at = |share| quantile(&mut ms, share).map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1}"));
         let (p50, p95, p99) = (at(0.5), at(0.95), at(0.99));
         lines.push(format!(

@@ -332,7 +332,7 @@ mod tests {
 
     fn moment(calls: u64, refused: u64) -> Moment {
         let stats = Stats { calls, by_status: [(429, refused)].into(), ..Stats::default() };
-        Moment { providers: [("p-1".to_owned(), stats)].into(), cpu_s: Some(calls as f64), ..Moment::default() }
+        Moment { providers: [("p-1".to_owned(), stats)].into(), cpu_s: Some(calls as f64) }
     }
 
     #[test]

@@ -75,8 +75,7 @@ pub fn run(listed: &Listed, options: &Options) -> Result<Finished, String> {
     let mut changed = options.overrides.set.clone();
     changed.extend(options.overrides.duration_s.map(|seconds| format!("duration {seconds} s")));
     changed.extend(options.overrides.rate.map(|rate| format!("rate {rate}/s")));
-    let mut finished = Finished::default();
-    finished.result = RunResult {
+    let result = RunResult {
         scenario: listed.name.clone(),
         proves: listed.proves.clone(),
         started_unix_ms: clock::unix_ms(),
@@ -85,6 +84,7 @@ pub fn run(listed: &Listed, options: &Options) -> Result<Finished, String> {
         target: options.target.clone(),
         ..RunResult::default()
     };
+    let mut finished = Finished { result, histograms: Vec::new() };
     for variant in &variants {
         let scenario = apply(&listed.text, &options.overrides, &variant.set)?;
         let (outcome, histograms) = run_variant(&scenario, variant, options, program.as_deref())?;

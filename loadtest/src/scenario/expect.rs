@@ -154,7 +154,7 @@ impl Claim {
             (Ok(left), Ok(right)) => (left, right),
             (Err(name), _) | (_, Err(name)) => return Outcome::Missing(name),
         };
-        let near = (left - right).abs() <= 1e-9 * left.abs().max(right.abs());
+        let near = left == right || (left - right).abs() <= 1e-9 * left.abs().max(right.abs()).min(f64::MAX);
         let holds = match self.comparison {
             Comparison::AtMost => left <= right || near,
             Comparison::AtLeast => left >= right || near,

@@ -66,6 +66,9 @@ pub struct Scenario {
     /// What must hold at the end.
     #[serde(default)]
     pub expect: Vec<Expect>,
+    /// What makes it fail: the check of the checker.
+    #[serde(default)]
+    pub sabotage: Option<Sabotage>,
     /// Figures that the terminal shows in a table, a line each, by variant.
     #[serde(default)]
     pub show: Vec<Show>,
@@ -194,6 +197,16 @@ pub struct Expect {
     pub that: String,
     /// Why it must.
     pub why: String,
+}
+
+/// A change of the gateway that this scenario must notice.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sabotage {
+    /// What is taken away, in words.
+    pub what: String,
+    /// How: keys of the scenario, as `--set` takes them.
+    pub set: Vec<String>,
 }
 
 /// A line of the table of figures.
