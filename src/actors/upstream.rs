@@ -5,6 +5,7 @@
 //! workers read without asking, and lends a part of what is left to the workers; each event begins by taking it back.
 
 mod board;
+mod orders;
 mod permit;
 
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ use tokio::sync::oneshot;
 
 use board::Sizes;
 pub use board::{Board, Shown};
-pub use permit::{CallFinished, CallsEnded, Permit, Report, TooLarge};
+pub use orders::{Command, Order};
+pub use permit::{CallAnswered, CallFinished, CallsEnded, Permit, Report, TooLarge, Work};
 
 use crate::clock;
 use crate::config::plan::{Quota, Upstream};
@@ -58,31 +60,6 @@ pub struct WaitPermit(
     pub Ask,
 );
 
-/// An operator's or the gateway's own order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
-    /// Take no new calls; those under way finish.
-    Drain,
-    /// Take calls again, also with a key that was set aside.
-    Resume,
-    /// Open the breaker until it is closed by order.
-    Open,
-    /// Close the breaker.
-    Close,
-    /// Use it only once its vectors have been looked at.
-    AwaitCheck,
-    /// Its vectors are those of its space.
-    Verified,
-    /// Its vectors were asked for and did not come.
-    CheckFailed,
-    /// Its vectors are others: take it out.
-    Quarantine,
-    /// Try the key again: a reload brought another.
-    Unpark,
-    /// Let accepted work finish and turn away batch work that only waits: the process ends.
-    ShutDown,
-}
-
 /// A waiter left the queue. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -95,14 +72,6 @@ pub struct WaiterLeft(
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Missed;
-
-/// Tells an upstream what to do.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Order(
-    /// The order.
-    pub Command,
-);
 
 /// A reload changed the limits.
 #[derive(Message)]
@@ -220,6 +189,8 @@ pub struct UpstreamActor {
     /// When the first and the last of them ended; `None` after a call that began later and succeeded.
     failing: Option<(Mono, Mono)>,
     learned: Learned,
+    /// The same of rerank calls.
+    learned_ranking: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
@@ -253,6 +224,7 @@ impl UpstreamActor {
             failed_in_a_row: 0,
             failing: None,
             learned: Learned::default(),
+            learned_ranking: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
@@ -388,17 +360,9 @@ impl UpstreamActor {
             self.calls.failed(now);
         }
         match report.outcome.kind {
-            OutcomeKind::Success { latency } => {
-                if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
-                    self.failing = None;
-                }
-                self.failed_in_a_row = 0;
-                self.latency.record(latency, now);
-                self.calls.answered(latency, now);
-                if self.state.is_interactive(attempt) == Some(true) {
-                    self.recent.record(latency, now);
-                }
-            }
+            // It was counted when its answer began.
+            OutcomeKind::Success { .. } if self.state.is_answered(attempt) => {}
+            OutcomeKind::Success { latency } => self.succeeded(attempt, latency, now),
             OutcomeKind::Outrun { after } => self.latency.record(after, now),
             // Nobody listens: whatever will, has just been started.
             OutcomeKind::Connect => self.stumbled(OUTAGE, now),
@@ -406,10 +370,27 @@ impl UpstreamActor {
             _ => {}
         }
         if let Some(too_large) = report.too_large {
-            self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
+            let learned = match too_large.of {
+                Work::Embedding => &mut self.learned,
+                Work::Ranking => &mut self.learned_ranking,
+            };
+            learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call was answered, `latency` after it was sent.
+    fn succeeded(&mut self, attempt: AttemptId, latency: Duration, now: Mono) {
+        if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
+            self.failing = None;
+        }
+        self.failed_in_a_row = 0;
+        self.latency.record(latency, now);
+        self.calls.answered(latency, now);
+        if self.state.is_interactive(attempt) == Some(true) {
+            self.recent.record(latency, now);
+        }
     }
 
     /// A call failed by the upstream's fault.
@@ -476,7 +457,8 @@ impl UpstreamActor {
             max_tokens: self.state.batch_call_tokens(now),
             max_bytes: None,
         };
-        *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        *self.board.sizes.lock() =
+            Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
         *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
@@ -579,6 +561,20 @@ impl Handler<CallsEnded> for UpstreamActor {
     }
 }
 
+impl Handler<CallAnswered> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
+        self.on(context, |this, now| {
+            this.state.adopt(&mut this.board.loan.lock(), fact.attempt);
+            if !this.state.is_answered(fact.attempt) {
+                this.succeeded(fact.attempt, fact.latency, now);
+            }
+            this.state.answered(fact.attempt, fact.latency, fact.longest, now);
+        });
+    }
+}
+
 impl Handler<WaiterLeft> for UpstreamActor {
     type Result = ();
 
@@ -613,6 +609,7 @@ impl Handler<PolicyChanged> for UpstreamActor {
             this.batch_size = fact.batch_size;
             this.watch = fact.watch;
             this.learned = Learned::default();
+            this.learned_ranking = Learned::default();
             this.state.reconfigure(fact.policy);
         });
     }

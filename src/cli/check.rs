@@ -5,7 +5,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::clock;
+use crate::config::plan::Plan;
 use crate::config::{self, Environment, Source};
+use crate::store::copy;
 
 /// Checks the configuration at `path` (by default the one that `serve` takes) against the environment of this process.
 /// Prints the resolved plan to stdout, or all problems to stderr. Exit code 0 or 1.
@@ -13,7 +16,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     let source = Source::of(path);
     match config::load(&source, &Environment::of_process()) {
         Ok(plan) => {
-            print!("{}: valid\n{}", source.name(), plan.describe());
+            print!("{}: valid\n{}{}", source.name(), plan.describe(clock::wall()), made_while_running(&plan));
             ExitCode::SUCCESS
         }
         Err(problems) => {
@@ -22,4 +25,28 @@ pub fn run(path: Option<&Path>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The tenants that were made on the admin side, as the journal of this configuration knows them, and whose settings hold.
+fn made_while_running(plan: &Plan) -> String {
+    let book = match copy::book(&plan.store.path) {
+        Ok(book) => book.unwrap_or_default(),
+        Err(error) => return format!("\nthe ledger could not be read for tenants made on the admin side: {error}\n"),
+    };
+    let mut lines = String::new();
+    for (id, page) in &book.tenants {
+        if page.created.is_none() && page.keys.is_empty() && page.revoked.is_empty() {
+            continue;
+        }
+        let named = plan.tenants.iter().any(|tenant| tenant.id == *id);
+        let settings = match (&page.created, named) {
+            (Some(_), false) => "its settings are the admin side's",
+            (Some(_), true) => "the file names it too: the file's settings hold",
+            (None, true) => "its settings are the file's",
+            (None, false) => "the file no longer names it",
+        };
+        let (added, revoked) = (page.keys.len(), page.revoked.len());
+        lines.push_str(&format!("  {id}  {settings}; keys added {added}, revoked {revoked}\n"));
+    }
+    if lines.is_empty() { lines } else { format!("\nmade on the admin side\n{lines}") }
 }

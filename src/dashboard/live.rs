@@ -1,7 +1,7 @@
 //! The dashboard's numbers as they are: read from what the actors published, asked of nobody, so that a hundred viewers
 //! cost the traffic nothing. Also judges the admin token by the configuration in force.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +10,10 @@ use subtle::ConstantTimeEq as _;
 
 use crate::actors::upstream::{Shown, UpstreamHandle};
 use crate::clock;
+use crate::config::plan::Retirement;
+use crate::edge::admin::collections::Progress;
 use crate::gateway::Gateway;
-use crate::ids::TenantId;
+use crate::ids::{ModelName, TenantId};
 use crate::pure::admission::LastError;
 use crate::pure::breaker::Phase;
 use crate::pure::call_stats;
@@ -19,12 +21,14 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 use crate::pure::service_levels::ClassLevel;
 use crate::pure::time::{Mono, Wall};
+use crate::pure::utc::Day;
+use crate::runtime::collections::CollectionRuntime;
 use crate::runtime::{Running, TenantRuntime};
 use crate::telemetry::labels::BreakerLevel;
 
 use super::feed::{
-    BucketView, ClassHistory, ClassView, DashboardSnapshot, Feed, History, LastError as LastErrorView, Serving,
-    SloView, TenantView, TotalsView, UpstreamView,
+    BucketView, ClassHistory, ClassView, CollectionView, DashboardSnapshot, Feed, History, LastError as LastErrorView,
+    RetirementView, Serving, ShareView, SloView, TenantView, TotalsView, UpstreamView,
 };
 use super::http::AdminAuth;
 
@@ -88,8 +92,8 @@ impl Live {
         let mut listed: Vec<&Arc<TenantRuntime>> = Vec::with_capacity(running.tenants.len());
         // Those of the file in its order, those made at run time after them.
         listed.extend(running.plan.tenants.iter().filter_map(|plan| running.tenants.get(&plan.id)));
-        let mut others: Vec<_> =
-            running.tenants.iter().filter(|(id, _)| running.plan.tenants.iter().all(|plan| plan.id != **id)).collect();
+        let named: HashSet<&TenantId> = running.plan.tenants.iter().map(|plan| &plan.id).collect();
+        let mut others: Vec<_> = running.tenants.iter().filter(|(id, _)| !named.contains(id)).collect();
         others.sort_by_key(|(id, _)| (*id).clone());
         listed.extend(others.into_iter().map(|(_, tenant)| tenant));
         let views = listed
@@ -120,7 +124,6 @@ struct Rates {
 }
 
 fn tenant_view(tenant: &TenantRuntime, rates: &Rates) -> TenantView {
-    // Where the shared ledger keeps the balance, this process knows what is left of the budget and no more.
     let account = tenant.board.account();
     let left = tenant.board.remaining();
     let whole = match &account {
@@ -224,6 +227,41 @@ fn last_error(shown: &Shown, now: Mono, wall: Wall) -> Option<LastErrorView> {
     })
 }
 
+fn collections(gateway: &Gateway, running: &Running) -> Vec<CollectionView> {
+    let plans = running.plan.collections.iter();
+    plans.filter_map(|plan| Some(collection_view(gateway, running, running.collections.get(&plan.name)?))).collect()
+}
+
+fn collection_view(gateway: &Gateway, running: &Running, collection: &CollectionRuntime) -> CollectionView {
+    let plan = &collection.plan;
+    let page = gateway.collection_page(&plan.name);
+    let progress = Progress::of(running, collection, page.as_ref());
+    let share = |model: &ModelName| {
+        let used = progress.total(model);
+        ShareView { items: used.items, tokens: used.tokens, cost: used.cost.to_string() }
+    };
+    CollectionView {
+        name: plan.name.clone(),
+        from: plan.from.to_string(),
+        to: plan.to.to_string(),
+        stage: collection.position.stage.as_str().to_owned(),
+        canary: collection.position.canary,
+        since_ms: collection.since.0,
+        old: share(&plan.from),
+        new: share(&plan.to),
+        cost_left: progress.cost_left().map(|cost| cost.to_string()),
+    }
+}
+
+fn retirement_view(one: &Retirement, now: Wall) -> RetirementView {
+    RetirementView {
+        model: one.model.to_string(),
+        upstream: one.upstream.as_ref().map(|upstream| upstream.to_string()),
+        on: Day(one.on).to_string(),
+        days_left: one.days_left(now),
+    }
+}
+
 /// Milliseconds.
 fn millis(span: Option<Duration>) -> Option<f64> {
     span.map(|span| span.as_secs_f64() * 1_000.0)
@@ -250,7 +288,8 @@ impl Feed for Live {
             buffered_bytes: gateway.bodies.used(),
             upstreams: running.upstreams.iter().map(|handle| upstream_view(handle, now, wall)).collect(),
             tenants: self.tenants(&running, now),
-            collections: Vec::new(),
+            collections: collections(gateway, &running),
+            retirements: running.plan.retirements.iter().map(|one| retirement_view(one, wall)).collect(),
             events: gateway.telemetry.events.timeline().since(0, EVENTS),
         }
     }

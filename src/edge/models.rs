@@ -4,21 +4,20 @@ use actix_web::HttpRequest;
 use actix_web::HttpResponse;
 use serde_json::{Map, Value, json};
 
+use crate::clock;
 use crate::config::plan::{Matryoshka, ModelKind};
 use crate::edge::scan::ScanLimits;
 use crate::error::{ApiError, Code};
 use crate::ids::ModelName;
 use crate::pure::money::UnitPrice;
+use crate::runtime::collections::{CollectionRuntime, Wanted};
 use crate::runtime::{KeyOwner, ModelRuntime, Running};
 
-use super::{auth, ops, request, routes};
+use super::{ops, request, routes};
 
 /// Who asks, under which configuration.
-fn enter(http: &HttpRequest) -> Result<(std::sync::Arc<Running>, KeyOwner), ApiError> {
-    let running = super::worker(http)?.gateway.running.load_full();
-    let secret = auth::presented(http.headers())?;
-    let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();
-    Ok((running, owner))
+async fn enter(http: &HttpRequest) -> Result<(std::sync::Arc<Running>, KeyOwner), ApiError> {
+    request::identify(&super::worker(http)?.gateway, http.headers(), clock::mono()).await
 }
 
 fn answer(http: &HttpRequest, body: &Value) -> HttpResponse {
@@ -30,11 +29,14 @@ fn answer(http: &HttpRequest, body: &Value) -> HttpResponse {
 ///
 /// # Errors
 /// `invalid_api_key`.
-pub fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let usable = running.plan.models.iter().filter(|model| owner.tenant.plan.may_use(&model.name));
     let models = usable.filter_map(|model| running.models.get(&model.name));
-    let data: Vec<Value> = models.map(|model| describe(&running, model)).collect();
+    let mut data: Vec<Value> = models.map(|model| describe(&running, model)).collect();
+    let collections = running.plan.collections.iter().filter(|plan| owner.tenant.plan.may_use_collection(plan));
+    let collections = collections.filter_map(|plan| running.collections.get(&plan.name));
+    data.extend(collections.map(|collection| describe_collection(collection)));
     Ok(answer(http, &json!({"object": "list", "data": data})))
 }
 
@@ -42,9 +44,14 @@ pub fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
 ///
 /// # Errors
 /// `invalid_api_key`, `model_not_found`, `model_not_allowed`.
-pub fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let name = routes::model_of(http)?.unwrap_or_default();
+    if running.collections.contains_key(&name)
+        && let Wanted::Collection(collection) = running.wanted(&owner.tenant, Some(&name), None)?
+    {
+        return Ok(answer(http, &describe_collection(&collection)));
+    }
     let known = running.models.get(&ModelName::from(name.as_str()));
     // The kind does not matter here, and the search by kind has the right words for what is unknown.
     let kind = known.map_or(ModelKind::Embedding, |model| model.plan.kind);
@@ -98,13 +105,37 @@ fn describe(running: &Running, model: &ModelRuntime) -> Value {
     Value::Object(out)
 }
 
+/// A collection as a model to ask for. What its vectors are like each answer says.
+fn describe_collection(collection: &CollectionRuntime) -> Value {
+    let plan = &collection.plan;
+    json!({
+        "id": plan.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "vectorgate",
+        "kind": ModelKind::Embedding.as_str(),
+        "collection": {
+            "from": plan.from,
+            "to": plan.to,
+            "stage": collection.position.stage,
+            "canary": collection.position.canary,
+        },
+    })
+}
+
 /// TEI's `GET /info`, of the model in the path or the only one.
 ///
 /// # Errors
 /// `invalid_api_key`, or what is wrong with the model.
-pub fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let model = match routes::model_of(http)? {
+        Some(name) if running.collections.contains_key(&name) => {
+            match running.wanted(&owner.tenant, Some(&name), None)? {
+                Wanted::Collection(collection) => running.model_on(&collection, collection.shown_side())?,
+                Wanted::Model(model) => model,
+            }
+        }
         Some(name) => {
             let known = running.models.get(&ModelName::from(name.as_str()));
             let kind = known.map_or(ModelKind::Embedding, |model| model.plan.kind);

@@ -64,6 +64,7 @@ const WINDOW: usize = 24;
 
 /// The place of the next number, if one of the usual form begins at `at` and another follows it: perhaps a minus, one
 /// digit, a point, digits, a comma, perhaps a blank. 0: it is of another form, or of none.
+#[inline]
 fn quick(array: &[u8], at: usize) -> usize {
     let Some(&[a, b, c]) = array.get(at..).and_then(|rest| rest.as_chunks::<8>().0.first_chunk::<3>()) else {
         return 0;
@@ -78,6 +79,7 @@ fn quick(array: &[u8], at: usize) -> usize {
 }
 
 /// The digits of eight bytes, as bits: the first byte is the lowest.
+#[inline]
 fn bits(word: [u8; 8]) -> u32 {
     let odd = odd(word) >> 7;
     u32::from(!(odd.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8)
@@ -190,6 +192,7 @@ fn digits(array: &[u8], mut at: usize) -> usize {
 }
 
 /// Eight bytes, the top bit set in each that is not a digit.
+#[inline]
 fn odd(word: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     // A digit becomes 0 to 9; everything from 10 on carries into its byte's top bit when 0x76 is added.

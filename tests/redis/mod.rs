@@ -2,10 +2,15 @@
 
 mod amounts;
 mod cache;
+mod directory;
 mod ledger;
 mod outage;
 mod quota;
+mod reload;
 mod scripted;
+mod secure;
+mod sizes;
+mod stages;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -22,20 +22,43 @@ pub struct CallFinished {
     pub report: Report,
 }
 
+/// The answer to a call has begun and may go on for long. A fact, idempotent by attempt; [`CallFinished`] follows.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CallAnswered {
+    /// The call.
+    pub attempt: AttemptId,
+    /// From sending to the answer's first event.
+    pub latency: Duration,
+    /// The longest it may still go on.
+    pub longest: Duration,
+}
+
 /// What a worker learned from a call.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// What its items really cost, if it was answered.
+    /// What its items really cost, if it was a call for vectors and was answered.
     pub chunk: Option<Chunk>,
     /// What was too much, if that is why it was refused.
     pub too_large: Option<TooLarge>,
 }
 
+/// What a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Vectors.
+    Embedding,
+    /// Scores of documents that are judged each on its own.
+    Ranking,
+}
+
 /// A refusal of a call's size.
 #[derive(Debug, Clone, Copy)]
 pub struct TooLarge {
+    /// What the call was for: what is too much for one kind says nothing about another.
+    pub of: Work,
     /// What the call carried.
     pub sent: Refused,
     /// What there was too much of.
@@ -76,6 +99,11 @@ pub struct Permit {
 impl Permit {
     pub(super) fn new(actor: Addr<UpstreamActor>, board: &Arc<Board>, attempt: AttemptId, dwell: Duration) -> Permit {
         Permit { actor, board: Arc::clone(board), attempt, dwell, reported: false }
+    }
+
+    /// Reports that the answer has begun, `latency` after the call was sent; it may go on for `longest`.
+    pub fn answered(&self, latency: Duration, longest: Duration) {
+        self.actor.do_send(CallAnswered { attempt: self.attempt, latency, longest });
     }
 
     /// Reports how the call ended.

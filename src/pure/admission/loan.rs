@@ -178,6 +178,16 @@ impl UpstreamState {
         ended
     }
 
+    /// Takes one call that is under way over from a loan, after [`UpstreamState::gather`]; nothing if it was not made on it.
+    pub fn adopt<R>(&mut self, loan: &mut CallLoan<R>, id: AttemptId) {
+        let Some(begun) = loan.begun.remove(&id) else { return };
+        self.in_use[slot_of(TIER)] -= begun.units;
+        self.lent.units -= begun.units;
+        self.lent.calls -= 1;
+        let longest = self.policy.call_timeout.saturating_add(REPORT_GRACE);
+        self.take_over(id, &begun, begun.at.plus(longest));
+    }
+
     fn book(&mut self, begun: &mut Begun, now: Mono) {
         if !std::mem::replace(&mut begun.booked, true) {
             self.tokens.note(begun.tokens, TIER, begun.at, now);
@@ -188,7 +198,7 @@ impl UpstreamState {
 
     fn take_over(&mut self, id: AttemptId, begun: &Begun, expires: Mono) {
         let Begun { tokens, units, at, ticket, .. } = *begun;
-        self.attempts.insert(id, Attempt { tier: TIER, tokens, units, begun: at, expires, ticket });
+        self.attempts.insert(id, Attempt { tier: TIER, tokens, units, begun: at, expires, ticket, heard: false });
         self.expiries.insert((expires, id));
         self.in_use[slot_of(TIER)] += units;
     }

@@ -169,6 +169,19 @@ fn a_word_of_the_provider_or_of_the_owner_is_heard_at_once() {
 }
 
 #[test]
+fn a_call_can_be_taken_over_while_it_is_under_way() {
+    let (mut state, mut loan) = lending(policy());
+    assert!(loan.begin(AttemptId(1), 10, 1, at(2)) && loan.begin(AttemptId(2), 10, 1, at(2)));
+    gather(&mut state, &mut loan, at(3));
+    state.adopt(&mut loan, AttemptId(1));
+    state.adopt(&mut loan, AttemptId(1));
+    assert_eq!((state.in_flight(), state.asked_in_flight(), state.snapshot(at(3)).concurrency), (2, 1, 2));
+    assert_eq!(loan.end(AttemptId(1), OK, UNTOLD), Ending::NotHere(OK));
+    state.finished(AttemptId(1), Outcome::bare(OK), at(4));
+    assert_eq!((state.in_flight(), state.snapshot(at(4)).concurrency), (1, 1));
+}
+
+#[test]
 fn a_call_that_is_never_reported_is_lost() {
     let (mut state, mut loan) = lending(policy());
     assert!(loan.begin(AttemptId(1), 10, 1, at(2)) && loan.begin(AttemptId(2), 10, 1, at(2)));
