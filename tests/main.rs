@@ -4,10 +4,15 @@
 mod admin;
 mod bodies;
 mod cases;
+mod chat;
 mod dialects;
+mod fuzz;
+mod hostile;
 mod journey;
+mod migration;
 mod money;
 mod observe;
+mod packaging;
 mod redis;
 mod sdk;
 mod support;

@@ -66,6 +66,18 @@ pub struct CallFinished {
     pub report: Report,
 }
 
+/// The answer to a call has begun and may go on for long. A fact, idempotent by attempt; [`CallFinished`] follows.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CallAnswered {
+    /// The call.
+    pub attempt: AttemptId,
+    /// From sending to the answer's first event.
+    pub latency: Duration,
+    /// The longest it may still go on.
+    pub longest: Duration,
+}
+
 /// What a worker learned from a call.
 #[derive(Debug)]
 pub struct Report {
@@ -238,6 +250,11 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Reports that the answer has begun, `latency` after the call was sent; it may go on for `longest`.
+    pub fn answered(&self, latency: Duration, longest: Duration) {
+        self.actor.do_send(CallAnswered { attempt: self.attempt, latency, longest });
+    }
+
     /// Reports how the call ended.
     pub fn report(mut self, report: Report) {
         self.reported = true;
@@ -446,17 +463,9 @@ impl UpstreamActor {
             self.calls.failed(now);
         }
         match report.outcome.kind {
-            OutcomeKind::Success { latency } => {
-                if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
-                    self.failing = None;
-                }
-                self.failed_in_a_row = 0;
-                self.latency.record(latency, now);
-                self.calls.answered(latency, now);
-                if self.state.is_interactive(attempt) == Some(true) {
-                    self.recent.record(latency, now);
-                }
-            }
+            // It was counted when its answer began.
+            OutcomeKind::Success { .. } if self.state.is_answered(attempt) => {}
+            OutcomeKind::Success { latency } => self.succeeded(attempt, latency, now),
             OutcomeKind::Outrun { after } => self.latency.record(after, now),
             // Nobody listens: whatever will, has just been started.
             OutcomeKind::Connect => self.stumbled(OUTAGE, now),
@@ -472,6 +481,19 @@ impl UpstreamActor {
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call was answered, `latency` after it was sent.
+    fn succeeded(&mut self, attempt: AttemptId, latency: Duration, now: Mono) {
+        if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
+            self.failing = None;
+        }
+        self.failed_in_a_row = 0;
+        self.latency.record(latency, now);
+        self.calls.answered(latency, now);
+        if self.state.is_interactive(attempt) == Some(true) {
+            self.recent.record(latency, now);
+        }
     }
 
     /// A call failed by the upstream's fault.
@@ -626,6 +648,19 @@ impl Handler<CallFinished> for UpstreamActor {
 
     fn handle(&mut self, fact: CallFinished, context: &mut Self::Context) {
         self.on(context, |this, now| this.finished(fact.attempt, fact.report, now));
+    }
+}
+
+impl Handler<CallAnswered> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
+        self.on(context, |this, now| {
+            if !this.state.is_answered(fact.attempt) {
+                this.succeeded(fact.attempt, fact.latency, now);
+            }
+            this.state.answered(fact.attempt, fact.latency, fact.longest, now);
+        });
     }
 }
 

@@ -3,7 +3,9 @@
 pub mod admin;
 pub mod auth;
 pub mod body;
+pub mod chat;
 pub mod frame;
+pub mod framing;
 pub mod models;
 pub mod openapi;
 pub mod ops;

@@ -63,7 +63,7 @@ pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
 
 /// Tells of a request that ended before its journey began. `operation` and `class` are its route's.
 pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, class: TrafficClass, error: &ApiError) {
-    worker.tell(&RequestEnd {
+    let end = RequestEnd {
         request_id: arrival.request_id.clone(),
         trace: Arc::clone(&arrival.trace),
         operation,
@@ -71,7 +71,8 @@ pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, clas
         journey: None,
         error: Some(error.clone()),
         started: arrival.started,
-    });
+    };
+    worker.tell(&end, None);
 }
 
 /// Whose key the headers of a request carry that began at `started`, under the configuration in force.

@@ -65,6 +65,8 @@ pub enum Change {
     Value(&'static str, String),
     /// The journal cannot take it, or an actor is restarting; nothing changed.
     NotKept,
+    /// The store that replicas share did not say whether it took the change.
+    Unheard,
     /// It is in force, but may not survive a power cut.
     Doubtful,
     /// The store that replicas share does not answer; nothing is known to have changed.

@@ -13,9 +13,10 @@ use crate::error::{ApiError, Code};
 use crate::pure::money::Money;
 use crate::pure::token_estimate::Estimate;
 use crate::pure::utc::Stamp;
+use crate::runtime::TenantRuntime;
 use crate::tokens;
 
-use super::classify::{Call, Task};
+use super::classify::{Call, Context, Task};
 use super::rerank;
 
 /// Inputs up to this many bytes together are counted exactly whatever the balance: a search query costs a microsecond
@@ -56,31 +57,43 @@ pub async fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// # Cancel safety
 /// Safe.
 pub async fn check_missing(call: &Call) -> Result<(), ApiError> {
-    if !is_exhausted(call) || !call.model.routes.iter().any(|route| cost(&route.prices, 1, 1) > Money::ZERO) {
+    let costs = || call.model.routes.iter().any(|route| cost(&route.prices, 1, 1) > Money::ZERO);
+    check_funds(&call.context, costs).await
+}
+
+/// Refuses a tenant without money what `costs` something.
+///
+/// # Errors
+/// `budget_exhausted` when nothing is left.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn check_funds(context: &Context, costs: impl FnOnce() -> bool) -> Result<(), ApiError> {
+    let tenant = &context.tenant;
+    if !is_exhausted(tenant) || !costs() {
         return Ok(());
     }
-    if let Some(shared) = &call.context.tenant.shared {
+    if let Some(shared) = &tenant.shared {
         // Another replica may have given a credit, or a reload a larger budget, since the server was asked last. Where it
         // does not answer, the last that it said holds.
         let _unanswered = shared.ledger.observe(&shared.account).await;
-        if !is_exhausted(call) {
+        if !is_exhausted(tenant) {
             return Ok(());
         }
     }
-    Err(exhausted_error(call))
+    Err(exhausted_error(context))
 }
 
 /// Whether nothing is left, as far as the board says.
-fn is_exhausted(call: &Call) -> bool {
-    let board = &call.context.tenant.board;
+fn is_exhausted(tenant: &TenantRuntime) -> bool {
     // Once the refill is due the ledger decides: it may not have looked at the clock since.
-    board.exhausted() && board.resets_at().is_none_or(|at| at > clock::wall())
+    tenant.board.exhausted() && tenant.board.resets_at().is_none_or(|at| at > clock::wall())
 }
 
 /// What a client without money reads.
-pub fn exhausted_error(call: &Call) -> ApiError {
+pub fn exhausted_error(context: &Context) -> ApiError {
     let mut message = "Payment Required: Retrieval quota exceeded".to_owned();
-    if let Some(resets_at) = call.context.tenant.board.resets_at() {
+    if let Some(resets_at) = context.tenant.board.resets_at() {
         message.push_str(&format!("; the budget is refilled at {}", Stamp(resets_at)));
     }
     ApiError::new(Code::BudgetExhausted, message)

@@ -5,7 +5,7 @@
 //! that a client's retry costs only the rest.
 
 mod cutter;
-mod failure;
+pub(super) mod failure;
 mod race;
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
-use crate::pure::money::Money;
+use crate::pure::money::{Money, UnitPrice};
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::tenant_limits::Exceeded;
@@ -330,7 +330,7 @@ impl Parts<'_> {
             () = self.gone.cancelled() => return Err(client_gone()),
         };
         placed.map_err(|refusal| match refusal {
-            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Exhausted => exhausted_error(&self.call.context),
             SharedRefusal::Unavailable => refuse::ledger_unavailable(),
         })
     }
@@ -415,11 +415,11 @@ impl Parts<'_> {
         };
         match answer {
             Ok(Ok(reserved)) => Ok(reserved),
-            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(self.call)),
+            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(&self.call.context)),
             Ok(Err(Unreserved::Hold(HoldRefusal::RateLimited(exceeded)))) => {
                 Err(refuse::tenant_limit(&exceeded, clock::mono()))
             }
-            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call, &refusal, clock::mono())),
+            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call.class, &refusal, clock::mono())),
             Ok(Err(Unreserved::RetryBudget)) => Err(refuse::retry_budget()),
             Ok(Err(Unreserved::Hold(HoldRefusal::Unavailable) | Unreserved::Unavailable)) | Err(_) => {
                 Err(refuse::restarting())
@@ -619,9 +619,11 @@ impl Parts<'_> {
         Spent {
             upstream: route.upstream.plan.id.clone(),
             tokens,
+            output_tokens: 0,
             searches: counted,
             estimated: if by_search.is_some() { searches.is_none() } else { estimated },
             unit_price: by_search.or(prices.input).unwrap_or_default(),
+            output_unit_price: UnitPrice::default(),
             cost: cost(prices, tokens, counted),
             items,
         }

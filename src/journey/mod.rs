@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod attempt;
+pub mod chat;
 pub mod classify;
 pub mod guards;
 pub mod items;
@@ -15,6 +16,7 @@ pub mod plan;
 pub mod rate;
 pub mod refuse;
 pub mod rerank;
+pub mod reserve;
 pub mod settle;
 
 use std::rc::Rc;

@@ -122,8 +122,8 @@ pub fn unsupported_error(unsupported: &Unsupported) -> ApiError {
 }
 
 /// What the client reads when no upstream gave a permit.
-pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
-    let batch = call.class == TrafficClass::BatchIngestion;
+pub fn refusal(class: TrafficClass, refusal: &Refusal, now: Mono) -> ApiError {
+    let batch = class == TrafficClass::BatchIngestion;
     let (code, message) = match refusal.why {
         Why::CircuitOpen => (Code::UpstreamCircuitOpen, "every upstream of this model is failing; its breaker is open"),
         Why::QueueTimeout | Why::Late if batch => {

@@ -27,6 +27,8 @@ pub struct LabelPlan {
     pub upstreams: Vec<UpstreamId>,
     /// Tenants, those made at run time included.
     pub tenants: Vec<TenantId>,
+    /// Collections and their two models, in the order of the file.
+    pub collections: Vec<(String, [ModelName; 2])>,
     /// Three upper-case letters.
     pub currency: String,
 }
@@ -38,6 +40,9 @@ impl LabelPlan {
             models: plan.models.iter().map(|model| (model.name.clone(), model.kind)).collect(),
             upstreams: plan.upstreams.iter().map(|upstream| upstream.id.clone()).collect(),
             tenants: plan.tenants.iter().map(|tenant| tenant.id.clone()).collect(),
+            collections: (plan.collections.iter())
+                .map(|one| (one.name.clone(), [one.from.clone(), one.to.clone()]))
+                .collect(),
             currency: plan.currency.clone(),
         }
     }
@@ -48,7 +53,7 @@ pub fn classes_of(kind: ModelKind) -> &'static [TrafficClass] {
     match kind {
         ModelKind::Embedding => &[TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion],
         ModelKind::Rerank => &[TrafficClass::Rerank],
-        ModelKind::Chat => &[TrafficClass::Chat],
+        ModelKind::Chat => &[TrafficClass::Chat, TrafficClass::BatchIngestion],
     }
 }
 
@@ -200,6 +205,10 @@ closed_set!(
         RerankP95 = "rerank_p95",
         /// 99 % of reranks are answered within `slo.rerank_p99_ms`.
         RerankP99 = "rerank_p99",
+        /// 95 % of chat answers begin within `slo.chat_p95_ms`.
+        ChatP95 = "chat_p95",
+        /// 99 % of chat answers begin within `slo.chat_p99_ms`.
+        ChatP99 = "chat_p99",
     }
 );
 
@@ -207,8 +216,8 @@ impl Objective {
     /// Share of requests that may miss the objective.
     pub const fn allowed_bad(self) -> f64 {
         match self {
-            Objective::InteractiveP95 | Objective::RerankP95 => 0.05,
-            Objective::InteractiveP99 | Objective::RerankP99 => 0.01,
+            Objective::InteractiveP95 | Objective::RerankP95 | Objective::ChatP95 => 0.05,
+            Objective::InteractiveP99 | Objective::RerankP99 | Objective::ChatP99 => 0.01,
         }
     }
 
@@ -219,6 +228,8 @@ impl Objective {
             Objective::InteractiveP99 => (TrafficClass::InteractiveSearch, slo.interactive_p99),
             Objective::RerankP95 => (TrafficClass::Rerank, slo.rerank_p95),
             Objective::RerankP99 => (TrafficClass::Rerank, slo.rerank_p99),
+            Objective::ChatP95 => (TrafficClass::Chat, slo.chat_p95),
+            Objective::ChatP99 => (TrafficClass::Chat, slo.chat_p99),
         };
         Target { class, line, allowed_bad: self.allowed_bad() }
     }
@@ -389,6 +400,12 @@ impl LabelText for TenantId {
     }
 }
 
+impl LabelText for String {
+    fn text(&self) -> &str {
+        self
+    }
+}
+
 impl LabelText for TrafficClass {
     fn text(&self) -> &str {
         self.as_str()
@@ -434,6 +451,7 @@ macro_rules! label_sets {
 label_sets! {
     ByRequest { class: TrafficClass, model: ModelName, outcome: Outcome }
     ByClass { class: TrafficClass }
+    ByCode { code: &'static str }
     ByQuantile { quantile: Quantile }
     ByObjective { slo: Objective }
     ByBurn { slo: Objective, window: BurnWindow }
@@ -441,6 +459,8 @@ label_sets! {
     ByTenantResult { tenant: TenantId, result: CacheResult }
     ByCost { tenant: TenantId, model: ModelName, class: TrafficClass, currency: std::sync::Arc<str> }
     ByTokens { tenant: TenantId, model: ModelName, class: TrafficClass }
+    ByCollection { collection: String }
+    ByCollectionUse { collection: String, model: ModelName, class: TrafficClass }
     ByUpstream { upstream: UpstreamId }
     ByUpstreamStatus { upstream: UpstreamId, status: &'static str }
     ByUpstreamClass { upstream: UpstreamId, class: TrafficClass }

@@ -10,6 +10,7 @@ mod reload;
 mod scripted;
 mod secure;
 mod sizes;
+mod stages;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -328,5 +328,7 @@ pub(super) fn slo(fields: &Fields, report: &mut Report) -> Slo {
         interactive_p99: fields.millis("interactive_p99_ms"),
         rerank_p95: fields.millis("rerank_p95_ms"),
         rerank_p99: fields.millis("rerank_p99_ms"),
+        chat_p95: fields.millis("chat_p95_ms"),
+        chat_p99: fields.millis("chat_p99_ms"),
     }
 }

@@ -14,7 +14,7 @@ use crate::pure::admission::OutcomeKind;
 use crate::worker::CallError;
 
 /// A part that did not succeed.
-pub(super) enum PartError {
+pub(in crate::journey) enum PartError {
     /// The upstream takes fewer inputs at once; nothing was charged.
     TooLarge {
         /// What it refused.
@@ -34,7 +34,7 @@ pub(super) enum PartError {
 }
 
 /// A call that brought no usable answer.
-pub(super) struct Failure {
+pub(in crate::journey) struct Failure {
     /// What the client reads if there is no other try.
     pub error: ApiError,
     /// Whether another try, here or elsewhere, may help.
@@ -159,7 +159,7 @@ fn name_item(message: &str, indices: &[usize], field: Option<&str>) -> (String, 
 }
 
 /// How an error counts for the upstream.
-pub(super) fn kind_of(error: &ProviderError) -> OutcomeKind {
+pub(in crate::journey) fn kind_of(error: &ProviderError) -> OutcomeKind {
     match error.fault {
         Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
         Fault::Auth => OutcomeKind::KeyRejected,
