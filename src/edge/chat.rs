@@ -66,7 +66,7 @@ async fn ask(
     (api, dialect): (ChatApi, ClientDialect),
     arrival: Arrival,
 ) -> Result<(Reply, InFlight), ApiError> {
-    let (context, in_flight) = request::enter(worker, http, arrival, dialect)?;
+    let (context, in_flight) = request::enter(worker, http, arrival, dialect).await?;
     let named = super::routes::model_of(http)?;
     let scanned = {
         let server = &context.running.plan.server;

@@ -21,7 +21,7 @@ use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::hold::{SharedAsk, SharedHold, SharedRefusal};
 use crate::store::redis::quota::{self, Taken};
 use crate::worker::Worker;
 

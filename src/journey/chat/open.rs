@@ -345,7 +345,7 @@ fn failure(no: NoAnswer, rate: &RateHeaders) -> Box<Failure> {
     Box::new(match no {
         NoAnswer::Error(mut error) => {
             error.wait_hint = wait_after_429(rate, error.wait_hint);
-            Failure::provider(error, &[], false, None)
+            Failure::provider(error, &[], None, None)
         }
         NoAnswer::Call(error) => Failure::wire(&error),
     })
