@@ -5,11 +5,13 @@
 //! - [`reload`]: another configuration
 //! - [`tenants`]: tenants, keys and credits by the admin side
 //! - [`collections`]: how far collections have moved between models
+//! - [`directory`]: those of all replicas, where they share them
 //! - [`audit`]: what was done by the admin side
 
 mod audit;
 mod build;
 mod collections;
+mod directory;
 mod reload;
 mod tenants;
 
@@ -184,6 +186,9 @@ impl Gateway {
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
         actix_web::rt::spawn(collections::share(Arc::downgrade(&gateway)));
         actix_web::rt::spawn(collections::look_back(Arc::downgrade(&gateway)));
+        if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
+            actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
+        }
         Ok(gateway)
     }
 }

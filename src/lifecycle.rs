@@ -100,6 +100,14 @@ pub fn cut_error() -> ApiError {
         .retry_after(Some(Duration::from_secs(1)))
 }
 
+impl InFlight {
+    /// The same request once more: it stays inside until both are dropped.
+    pub fn again(&self) -> InFlight {
+        self.0.in_flight.fetch_add(1, Ordering::AcqRel);
+        InFlight(Arc::clone(&self.0))
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -21,7 +21,8 @@ use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::pure::money::UnitPrice;
 use crate::pure::token_estimate::{Correction, Estimate};
-use crate::store::redis::ledger::{SharedAccount, SharedLedger};
+use crate::store::redis::account::SharedAccount;
+use crate::store::redis::ledger::SharedLedger;
 
 use collections::Collections;
 

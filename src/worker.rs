@@ -171,9 +171,10 @@ impl Worker {
         worker
     }
 
-    /// Tells of a request that comes to its end now; how long it took.
-    pub fn tell(&self, end: &RequestEnd) -> Duration {
-        let latency = clock::mono().since(end.started);
+    /// Tells of a request that comes to its end now; how long it took to its answer's head, `head_after` its first byte
+    /// if that has left before.
+    pub fn tell(&self, end: &RequestEnd, head_after: Option<Duration>) -> Duration {
+        let latency = head_after.unwrap_or_else(|| clock::mono().since(end.started));
         self.served(self.gateway.telemetry.request_ended(end, latency));
         latency
     }
@@ -204,7 +205,7 @@ impl Worker {
 
     /// This worker's client for `plan`. A reload that changed the upstream gets a new one; the old one stays as long as
     /// requests that began before it are under way, so that the two never take turns in one place.
-    fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
+    pub fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
         if let Some((_, wire)) = wires.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
             return Rc::clone(wire);
@@ -288,7 +289,7 @@ impl Worker {
 }
 
 /// The trace as the upstream shall see it: under the span of the call that is being made.
-fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
+pub fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
     let (parent, state) = trace.outgoing(&Span::current(), rand::random());
     let named = [("traceparent", Some(parent)), ("tracestate", state)];
     let header = |(name, value): (&'static str, Option<String>)| {

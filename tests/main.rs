@@ -4,6 +4,7 @@
 mod admin;
 mod bodies;
 mod cases;
+mod chat;
 mod dialects;
 mod journey;
 mod migration;

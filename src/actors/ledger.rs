@@ -172,15 +172,17 @@ impl Board {
         Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
     }
 
-    /// The whole balance as last published; `None` before the first time, and where the shared ledger keeps it.
+    /// The whole balance as last published; `None` before the first time.
     pub fn account(&self) -> Option<AccountSnapshot> {
         self.0.lock().account
     }
 
-    /// Shows a balance of the shared ledger, whether a refusal would be final, and when the budget is refilled next.
-    pub fn show(&self, remaining: Option<Money>, exhausted: bool, resets_at: Option<Wall>) {
+    /// Shows an account of the shared ledger as its server told it last, whether a refusal would be final, and when the
+    /// budget is refilled next.
+    pub fn show(&self, account: AccountSnapshot, exhausted: bool, resets_at: Option<Wall>) {
         let mut state = self.0.lock();
-        (state.remaining, state.exhausted, state.resets_at) = (remaining, exhausted, resets_at);
+        (state.remaining, state.exhausted, state.resets_at) = (account.remaining, exhausted, resets_at);
+        state.account = Some(account);
     }
 
     /// What is left of the tenant's own limits; `None` if it has none.

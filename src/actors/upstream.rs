@@ -66,20 +66,43 @@ pub struct CallFinished {
     pub report: Report,
 }
 
+/// The answer to a call has begun and may go on for long. A fact, idempotent by attempt; [`CallFinished`] follows.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct CallAnswered {
+    /// The call.
+    pub attempt: AttemptId,
+    /// From sending to the answer's first event.
+    pub latency: Duration,
+    /// The longest it may still go on.
+    pub longest: Duration,
+}
+
 /// What a worker learned from a call.
 #[derive(Debug)]
 pub struct Report {
     /// How it ended.
     pub outcome: Outcome,
-    /// What its items really cost, if it was answered.
+    /// What its items really cost, if it was a call for vectors and was answered.
     pub chunk: Option<Chunk>,
     /// What was too much, if that is why it was refused.
     pub too_large: Option<TooLarge>,
 }
 
+/// What a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Vectors.
+    Embedding,
+    /// Scores of documents that are judged each on its own.
+    Ranking,
+}
+
 /// A refusal of a call's size.
 #[derive(Debug, Clone, Copy)]
 pub struct TooLarge {
+    /// What the call was for: what is too much for one kind says nothing about another.
+    pub of: Work,
     /// What the call carried.
     pub sent: Refused,
     /// What there was too much of.
@@ -227,6 +250,11 @@ pub struct Permit {
 }
 
 impl Permit {
+    /// Reports that the answer has begun, `latency` after the call was sent; it may go on for `longest`.
+    pub fn answered(&self, latency: Duration, longest: Duration) {
+        self.actor.do_send(CallAnswered { attempt: self.attempt, latency, longest });
+    }
+
     /// Reports how the call ended.
     pub fn report(mut self, report: Report) {
         self.reported = true;
@@ -284,6 +312,8 @@ pub struct UpstreamActor {
     /// When the first and the last of them ended; `None` after a call that began later and succeeded.
     failing: Option<(Mono, Mono)>,
     learned: Learned,
+    /// The same of rerank calls.
+    learned_ranking: Learned,
     last_chunk: Option<Chunk>,
     batch_size: usize,
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
@@ -317,6 +347,7 @@ impl UpstreamActor {
             failed_in_a_row: 0,
             failing: None,
             learned: Learned::default(),
+            learned_ranking: Learned::default(),
             last_chunk: None,
             batch_size: quota.batch_size,
             watch,
@@ -432,17 +463,9 @@ impl UpstreamActor {
             self.calls.failed(now);
         }
         match report.outcome.kind {
-            OutcomeKind::Success { latency } => {
-                if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
-                    self.failing = None;
-                }
-                self.failed_in_a_row = 0;
-                self.latency.record(latency, now);
-                self.calls.answered(latency, now);
-                if self.state.is_interactive(attempt) == Some(true) {
-                    self.recent.record(latency, now);
-                }
-            }
+            // It was counted when its answer began.
+            OutcomeKind::Success { .. } if self.state.is_answered(attempt) => {}
+            OutcomeKind::Success { latency } => self.succeeded(attempt, latency, now),
             OutcomeKind::Outrun { after } => self.latency.record(after, now),
             // Nobody listens: whatever will, has just been started.
             OutcomeKind::Connect => self.stumbled(OUTAGE, now),
@@ -450,10 +473,27 @@ impl UpstreamActor {
             _ => {}
         }
         if let Some(too_large) = report.too_large {
-            self.learned.refused(too_large.sent, too_large.kind, too_large.hint);
+            let learned = match too_large.of {
+                Work::Embedding => &mut self.learned,
+                Work::Ranking => &mut self.learned_ranking,
+            };
+            learned.refused(too_large.sent, too_large.kind, too_large.hint);
         }
         self.last_chunk = report.chunk.or(self.last_chunk);
         self.state.finished(attempt, report.outcome, now);
+    }
+
+    /// A call was answered, `latency` after it was sent.
+    fn succeeded(&mut self, attempt: AttemptId, latency: Duration, now: Mono) {
+        if self.failing.is_some_and(|(first, _)| Mono(now.0.saturating_sub(nanos(latency))) >= first) {
+            self.failing = None;
+        }
+        self.failed_in_a_row = 0;
+        self.latency.record(latency, now);
+        self.calls.answered(latency, now);
+        if self.state.is_interactive(attempt) == Some(true) {
+            self.recent.record(latency, now);
+        }
     }
 
     /// A call failed by the upstream's fault.
@@ -520,7 +560,8 @@ impl UpstreamActor {
             max_tokens: self.state.batch_call_tokens(now),
             max_bytes: None,
         };
-        *self.board.sizes.lock() = Sizes { learned: self.learned.limits(), batch };
+        *self.board.sizes.lock() =
+            Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
         *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
@@ -610,6 +651,19 @@ impl Handler<CallFinished> for UpstreamActor {
     }
 }
 
+impl Handler<CallAnswered> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
+        self.on(context, |this, now| {
+            if !this.state.is_answered(fact.attempt) {
+                this.succeeded(fact.attempt, fact.latency, now);
+            }
+            this.state.answered(fact.attempt, fact.latency, fact.longest, now);
+        });
+    }
+}
+
 impl Handler<WaiterLeft> for UpstreamActor {
     type Result = ();
 
@@ -644,6 +698,7 @@ impl Handler<PolicyChanged> for UpstreamActor {
             this.batch_size = fact.batch_size;
             this.watch = fact.watch;
             this.learned = Learned::default();
+            this.learned_ranking = Learned::default();
             this.state.reconfigure(fact.policy);
         });
     }

@@ -18,10 +18,12 @@ const SIMULATED: &str = r#"
 name = "simulated-embedding"
 [[models]]
 name = "simulated-rerank"
+[[models]]
+name = "simulated-chat"
 [[upstreams]]
 id = "simulated"
 provider = "simulated"
-serves = [{ model = "simulated-embedding" }, { model = "simulated-rerank" }]
+serves = [{ model = "simulated-embedding" }, { model = "simulated-rerank" }, { model = "simulated-chat" }]
 "#;
 
 const OPENAI: &str = r#"

@@ -128,10 +128,23 @@ pub struct Store {
     pub retention_days: Option<u32>,
     /// Redis, where one is used.
     pub redis_url: Option<Secret>,
+    /// With what its certificate is checked and this side shows its own, where the URL begins with `rediss:`.
+    pub redis_tls: RedisTls,
     /// Longest wait for one Redis step.
     pub redis_timeout: Duration,
     /// How long a hold in the shared ledger outlives the last sign of its replica.
     pub redis_lease: Duration,
+    /// Most usage records that wait in memory for a shared ledger that does not answer.
+    pub redis_owed_records: usize,
+}
+
+/// PEM files for a connection to Redis; read at the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedisTls {
+    /// Who may have signed the server's certificate; `None`: whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// The certificate shown to the server, and its private key.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Where vectors are cached.
@@ -256,6 +269,10 @@ pub struct Slo {
     pub rerank_p95: Duration,
     /// 99 % of reranks are faster than this.
     pub rerank_p99: Duration,
+    /// 95 % of chat answers begin within this.
+    pub chat_p95: Duration,
+    /// 99 % of chat answers begin within this.
+    pub chat_p99: Duration,
 }
 
 /// What a model is for.
@@ -359,10 +376,15 @@ pub struct Model {
     pub enforce_dimensions: Option<u32>,
     /// Longest input, tokens.
     pub max_input_tokens: Option<u32>,
+    /// Longest answer, tokens (chat).
+    pub max_output_tokens: Option<u32>,
     /// How its tokens are counted.
     pub tokenizer: Tokenizer,
     /// Whether case matters to it.
     pub case: Case,
+    /// Whether a text has one vector, be it a query or a document (embedding): what a client says of that is taken as
+    /// read, and not asked of an upstream that may have no word for it.
+    pub symmetric: bool,
     /// Its prices, unless an upstream has its own.
     pub prices: Prices,
     /// Whether each (query, document) pair is scored on its own (rerank): only then may pairs be cached or split.
@@ -464,6 +486,8 @@ pub struct Upstream {
     pub max_batch_tokens: Option<u64>,
     /// Most body bytes in one call, where stated.
     pub max_batch_bytes: Option<u64>,
+    /// Whether a stream of chat may be asked to end with its usage; some hosts refuse the wish.
+    pub stream_usage: bool,
     /// Its breaker.
     pub breaker: Breaker,
     /// What it serves.

@@ -116,8 +116,12 @@ const STORE: &[Key] = &[
     is("durability", Type::Choice(&["process", "power"]), r#""process""#),
     is("retention_days", Type::Int(0, 36_500), "400"),
     is("redis_url", Type::SecretOrText, r#""""#),
+    is("redis_ca", Type::Text, r#""""#),
+    is("redis_cert", Type::Text, r#""""#),
+    is("redis_key", Type::Text, r#""""#),
     is("redis_timeout_ms", MILLIS, "50"),
     is("redis_lease_s", Type::Number(1.0, 3_600.0), "30"),
+    is("redis_owed_records", Type::Int(1, 10_000_000), "100000"),
 ];
 
 const NORMALIZATIONS: Type = Type::Choice(&["lowercase", "trim", "exact"]);
@@ -168,6 +172,8 @@ const SLO: &[Key] = &[
     is("interactive_p99_ms", MILLIS, "120"),
     is("rerank_p95_ms", MILLIS, "300"),
     is("rerank_p99_ms", MILLIS, "600"),
+    is("chat_p95_ms", MILLIS, "10000"),
+    is("chat_p99_ms", MILLIS, "30000"),
 ];
 
 // Prices of a model; an upstream's `serves` entry may have its own.
@@ -183,8 +189,10 @@ const MODEL: &[Key] = &[
     optional("matryoshka", Type::Widths),
     optional("enforce_dimensions", WIDTH),
     optional("max_input_tokens", Type::Int(1, 100_000_000)),
+    optional("max_output_tokens", Type::Int(1, 100_000_000)),
     is("tokenizer", Type::Choice(&["cl100k", "o200k", "bytes", "unknown"]), r#""unknown""#),
     is("case", Type::Choice(&["folded", "kept", "unknown"]), r#""unknown""#),
+    is("symmetric", Type::Bool, "false"),
     INPUT_PRICE,
     OUTPUT_PRICE,
     SEARCH_PRICE,
@@ -215,6 +223,7 @@ const UPSTREAM: &[Key] = &[
     is("max_batch_items", Type::Int(0, 1_000_000), "0"),
     is("max_batch_tokens", Type::Int(0, 1_000_000_000), "0"),
     is("max_batch_bytes", Type::Int(0, 1 << 40), "0"),
+    is("stream_usage", Type::Bool, "true"),
     is("breaker", Type::Table(BREAKER), "{}"),
     is("serves", Type::Tables(SERVES), "[]"),
 ];

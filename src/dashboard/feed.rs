@@ -470,6 +470,8 @@ mod tests {
             interactive_p99: Duration::from_micros(120_500),
             rerank_p95: Duration::from_millis(300),
             rerank_p99: Duration::from_millis(600),
+            chat_p95: Duration::from_secs(10),
+            chat_p99: Duration::from_secs(30),
         };
         let mut budgets = Objective::ALL.iter().map(|name| Budget::new(name.allowed_bad())).collect::<Vec<_>>();
         budgets[1].record(Mono::ZERO, 80, 20);

@@ -1,7 +1,7 @@
 //! The dashboard's numbers as they are: read from what the actors published, asked of nobody, so that a hundred viewers
 //! cost the traffic nothing. Also judges the admin token by the configuration in force.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,8 +92,8 @@ impl Live {
         let mut listed: Vec<&Arc<TenantRuntime>> = Vec::with_capacity(running.tenants.len());
         // Those of the file in its order, those made at run time after them.
         listed.extend(running.plan.tenants.iter().filter_map(|plan| running.tenants.get(&plan.id)));
-        let mut others: Vec<_> =
-            running.tenants.iter().filter(|(id, _)| running.plan.tenants.iter().all(|plan| plan.id != **id)).collect();
+        let named: HashSet<&TenantId> = running.plan.tenants.iter().map(|plan| &plan.id).collect();
+        let mut others: Vec<_> = running.tenants.iter().filter(|(id, _)| !named.contains(id)).collect();
         others.sort_by_key(|(id, _)| (*id).clone());
         listed.extend(others.into_iter().map(|(_, tenant)| tenant));
         let views = listed
@@ -124,7 +124,6 @@ struct Rates {
 }
 
 fn tenant_view(tenant: &TenantRuntime, rates: &Rates) -> TenantView {
-    // Where the shared ledger keeps the balance, this process knows what is left of the budget and no more.
     let account = tenant.board.account();
     let left = tenant.board.remaining();
     let whole = match &account {

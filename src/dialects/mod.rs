@@ -3,6 +3,7 @@
 //! A client's body becomes the canonical [`EmbedCall`]; an upstream gets an [`EmbedRequest`] and gives an
 //! [`EmbedAnswer`]. No client dialect knows an upstream dialect or the other way round.
 
+pub mod chat;
 pub mod client;
 pub mod cut;
 pub mod json;

@@ -3,6 +3,8 @@
 //! Each worker has one [`Wire`] an upstream, because awc's connection limit is one semaphore for all hosts of a
 //! client: a shared client would let one slow upstream starve the others.
 
+mod stream;
+
 use std::time::Duration;
 
 use actix_tls::connect::{
@@ -24,6 +26,8 @@ use crate::config::plan::Upstream;
 use crate::crowd::Breath;
 
 use super::{AuthStyle, WireRequest, auth_style};
+
+pub use stream::Opened;
 
 /// Largest answer that is read, bytes: four times what 2,048 vectors of 3,072 numbers take as JSON text, so that it
 /// strikes only at an upstream that never stops sending.

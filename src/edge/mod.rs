@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod auth;
 pub mod body;
+pub mod chat;
 pub mod frame;
 pub mod models;
 pub mod openapi;

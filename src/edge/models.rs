@@ -4,6 +4,7 @@ use actix_web::HttpRequest;
 use actix_web::HttpResponse;
 use serde_json::{Map, Value, json};
 
+use crate::clock;
 use crate::config::plan::{Matryoshka, ModelKind};
 use crate::edge::scan::ScanLimits;
 use crate::error::{ApiError, Code};
@@ -12,14 +13,11 @@ use crate::pure::money::UnitPrice;
 use crate::runtime::collections::{CollectionRuntime, Wanted};
 use crate::runtime::{KeyOwner, ModelRuntime, Running};
 
-use super::{auth, ops, request, routes};
+use super::{ops, request, routes};
 
 /// Who asks, under which configuration.
-fn enter(http: &HttpRequest) -> Result<(std::sync::Arc<Running>, KeyOwner), ApiError> {
-    let running = super::worker(http)?.gateway.running.load_full();
-    let secret = auth::presented(http.headers())?;
-    let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();
-    Ok((running, owner))
+async fn enter(http: &HttpRequest) -> Result<(std::sync::Arc<Running>, KeyOwner), ApiError> {
+    request::identify(&super::worker(http)?.gateway, http.headers(), clock::mono()).await
 }
 
 fn answer(http: &HttpRequest, body: &Value) -> HttpResponse {
@@ -31,8 +29,8 @@ fn answer(http: &HttpRequest, body: &Value) -> HttpResponse {
 ///
 /// # Errors
 /// `invalid_api_key`.
-pub fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let usable = running.plan.models.iter().filter(|model| owner.tenant.plan.may_use(&model.name));
     let models = usable.filter_map(|model| running.models.get(&model.name));
     let mut data: Vec<Value> = models.map(|model| describe(&running, model)).collect();
@@ -46,8 +44,8 @@ pub fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
 ///
 /// # Errors
 /// `invalid_api_key`, `model_not_found`, `model_not_allowed`.
-pub fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let name = routes::model_of(http)?.unwrap_or_default();
     if running.collections.contains_key(&name)
         && let Wanted::Collection(collection) = running.wanted(&owner.tenant, Some(&name), None)?
@@ -129,8 +127,8 @@ fn describe_collection(collection: &CollectionRuntime) -> Value {
 ///
 /// # Errors
 /// `invalid_api_key`, or what is wrong with the model.
-pub fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
-    let (running, owner) = enter(http)?;
+pub async fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
+    let (running, owner) = enter(http).await?;
     let model = match routes::model_of(http)? {
         Some(name) if running.collections.contains_key(&name) => {
             match running.wanted(&owner.tenant, Some(&name), None)? {

@@ -10,11 +10,14 @@ use actix_web::http::header::{CACHE_CONTROL, HeaderMap};
 use crate::clock;
 use crate::dialects::ClientDialect;
 use crate::error::{ApiError, Code};
+use crate::gateway::Gateway;
 use crate::ids::RequestId;
 use crate::journey::classify::Context;
+use crate::journey::refuse;
 use crate::lifecycle::InFlight;
 use crate::pure::class::TrafficClass;
 use crate::pure::time::Mono;
+use crate::runtime::{KeyOwner, Running};
 use crate::telemetry::requests::RequestEnd;
 use crate::telemetry::traces::RequestTrace;
 use crate::worker::Worker;
@@ -60,7 +63,7 @@ pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
 
 /// Tells of a request that ended before its journey began. `operation` and `class` are its route's.
 pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, class: TrafficClass, error: &ApiError) {
-    worker.tell(&RequestEnd {
+    let end = RequestEnd {
         request_id: arrival.request_id.clone(),
         trace: Arc::clone(&arrival.trace),
         operation,
@@ -68,23 +71,49 @@ pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, clas
         journey: None,
         error: Some(error.clone()),
         started: arrival.started,
-    });
+    };
+    worker.tell(&end, None);
+}
+
+/// Whose key the headers of a request carry that began at `started`, under the configuration in force.
+///
+/// # Errors
+/// 401 without a known key.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn identify(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    started: Mono,
+) -> Result<(Arc<Running>, KeyOwner), ApiError> {
+    let secret = auth::presented(headers)?;
+    if !gateway.is_fresh(started) {
+        gateway.catch_up(started).await;
+    }
+    let running = gateway.running.load_full();
+    let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();
+    Ok((running, owner))
 }
 
 /// Admits a request to the gateway and finds out whose it is.
 ///
 /// # Errors
-/// 503 while shutting down or over the in-flight cap, 401 without a known key.
-pub fn enter(
+/// 503 while shutting down, over the in-flight cap, or when no record of it could be kept; 401 without a known key.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn enter(
     worker: &Rc<Worker>,
     request: &HttpRequest,
     arrival: Arrival,
     dialect: ClientDialect,
 ) -> Result<(Context, InFlight), ApiError> {
     let headers = request.headers();
-    let secret = auth::presented(headers)?;
-    let running = worker.gateway.running.load_full();
-    let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();
+    let (running, owner) = identify(&worker.gateway, headers, arrival.started).await?;
+    if owner.tenant.shared.as_ref().is_some_and(|shared| shared.ledger.is_full()) {
+        return Err(refuse::no_room_for_records());
+    }
     let in_flight = worker.gateway.lifecycle.enter()?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -101,7 +130,7 @@ pub fn enter(
         no_cache: directive("no-cache"),
         no_store: directive("no-store"),
         trace: arrival.trace,
-        running: Arc::clone(&running),
+        running,
     };
     Ok((context, in_flight))
 }

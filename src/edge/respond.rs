@@ -36,6 +36,10 @@ pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
         Ok(entries) => {
             let mut builder = HttpResponse::Ok();
             builder.insert_header((CONTENT_TYPE, "application/json"));
+            // TEI's own routes have no room in the body for what was counted.
+            if matches!(dialect, ClientDialect::Tei | ClientDialect::TeiOpenAi) {
+                builder.insert_header(("x-compute-tokens", usage(entries).0.to_string()));
+            }
             let body = match &finished.call.task {
                 Task::Embed(task) => {
                     builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
@@ -139,14 +143,14 @@ fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished, total
     if let Some(upstream) = &finished.upstream {
         insert(builder, "x-gateway-upstream", upstream.as_str());
     }
-    if let Some(allowances) = rate::allowances(&finished.call) {
+    if let Some(allowances) = rate::allowances(context, finished.call.class, &finished.call.model.routes) {
         allowance_headers(builder, allowances);
     }
     builder.insert_header(("x-gateway-attempts", finished.attempts.to_string()));
     builder.insert_header(("x-traffic-class", finished.call.class.as_str()));
 }
 
-fn allowance_headers(builder: &mut HttpResponseBuilder, allowances: Allowances) {
+pub(super) fn allowance_headers(builder: &mut HttpResponseBuilder, allowances: Allowances) {
     for (axis, allowance) in [("requests", allowances.requests), ("tokens", allowances.tokens)] {
         let (Some(limit), Some(remaining)) = (allowance.limit, allowance.remaining) else { continue };
         insert(builder, &format!("x-ratelimit-limit-{axis}"), &limit.to_string());
@@ -156,23 +160,23 @@ fn allowance_headers(builder: &mut HttpResponseBuilder, allowances: Allowances) 
 }
 
 /// Milliseconds with three decimals.
-fn millis(span: Duration) -> String {
+pub(super) fn millis(span: Duration) -> String {
     format!("{}.{:03}", span.as_millis(), span.as_micros() % 1000)
 }
 
 /// A header whose name or value is made at run time; what is no valid header is left out.
-fn insert(builder: &mut HttpResponseBuilder, name: &str, value: &str) {
+pub(super) fn insert(builder: &mut HttpResponseBuilder, name: &str, value: &str) {
     if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.to_ascii_lowercase()), HeaderValue::from_str(value)) {
         builder.insert_header((name, value));
     }
 }
 
-fn status(dialect: ClientDialect, error: &ApiError) -> StatusCode {
+pub(super) fn status(dialect: ClientDialect, error: &ApiError) -> StatusCode {
     StatusCode::from_u16(client::status(dialect, error)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// `Retry-After` and what goes with it, on 429 and 503.
-fn error_headers(builder: &mut HttpResponseBuilder, error: &ApiError) {
+pub(super) fn error_headers(builder: &mut HttpResponseBuilder, error: &ApiError) {
     if let Some(seconds) = error.retry_after_seconds() {
         builder.insert_header(("retry-after", seconds.to_string()));
         if let Some(exact) = error.retry_after.filter(|wait| !wait.is_zero()) {

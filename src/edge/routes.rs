@@ -10,10 +10,11 @@ use actix_web::{HttpRequest, HttpResponse};
 use crate::dialects::ClientDialect::{
     self, Anthropic, Azure, CohereV1, CohereV2, Jina, Ollama, OllamaLegacy, OpenAi, Tei, TeiOpenAi, Voyage,
 };
+use crate::dialects::chat::ChatApi;
 use crate::error::{ApiError, Code};
 use crate::pure::class::TrafficClass;
 
-use super::{models, ops, respond, serve};
+use super::{chat, models, ops, respond, serve};
 
 /// What a POST does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub enum Look {
 pub enum Does {
     /// Serves a POST.
     Post(Op),
+    /// Passes a chat through; a POST, too.
+    Chat(ChatApi),
     /// Serves a GET.
     Get(Look),
 }
@@ -82,7 +85,8 @@ pub fn listed() -> impl Iterator<Item = Listed> {
         dialect: *dialect,
         does: Does::Get(*look),
     };
-    POSTS.iter().map(post).chain(GETS.iter().map(get))
+    let chat = |entry: &ChatEntry| Listed { path: entry.path, dialect: entry.dialect, does: Does::Chat(entry.api) };
+    POSTS.iter().map(post).chain(CHATS.iter().map(chat)).chain(GETS.iter().map(get))
 }
 
 /// One path that takes a POST.
@@ -105,18 +109,34 @@ impl Entry {
     }
 }
 
+/// One path of a chat.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatEntry {
+    path: &'static str,
+    dialect: ClientDialect,
+    /// What it speaks.
+    pub api: ChatApi,
+}
+
+impl ChatEntry {
+    /// The dialect of a request on this route, as far as its head tells.
+    pub fn dialect_of(&self, headers: &HeaderMap) -> ClientDialect {
+        entered(self.path, self.dialect, headers)
+    }
+}
+
 /// Two paths belong to two dialects each: Azure's newer API and OpenAI's behind a prefix, told apart by where the key
 /// is; TEI's alias and what an OpenAI SDK sends when its base URL lacks the version, told apart by the SDK's own header.
 fn entered(path: &str, dialect: ClientDialect, headers: &HeaderMap) -> ClientDialect {
     let has = |name: &str| headers.contains_key(name);
     match path {
-        AZURE_V1 if has("api-key") && !headers.contains_key(AUTHORIZATION) => Azure,
+        _ if path.starts_with(OPENAI_V1) && has("api-key") && !headers.contains_key(AUTHORIZATION) => Azure,
         TEI_ALIAS if has("x-stainless-lang") => OpenAi,
         _ => dialect,
     }
 }
 
-const AZURE_V1: &str = "/openai/v1/embeddings";
+const OPENAI_V1: &str = "/openai/v1/";
 const TEI_ALIAS: &str = "/embeddings";
 const RERANK: Op = Op::Rerank { shared: false };
 const SHARED_RERANK: Op = Op::Rerank { shared: true };
@@ -124,7 +144,7 @@ const SHARED_RERANK: Op = Op::Rerank { shared: true };
 /// Every POST. Of two paths that match, the first is taken, so a model's root stands last.
 const POSTS: &[Entry] = &[
     Entry::new("/v1/embeddings", OpenAi, Op::Embed),
-    Entry::new(AZURE_V1, OpenAi, Op::Embed),
+    Entry::new("/openai/v1/embeddings", OpenAi, Op::Embed),
     Entry::new("/openai/deployments/{model}/embeddings", Azure, Op::Embed),
     Entry::new("/v1/embed", CohereV1, Op::Embed),
     Entry::new("/v2/embed", CohereV2, Op::Embed),
@@ -153,6 +173,19 @@ const POSTS: &[Entry] = &[
     Entry::new("/tei/{model:.+}/rerank", Tei, RERANK),
     Entry::new("/tei/{model:.+}/similarity", Tei, Op::Similarity),
     Entry::new(TEI_MODEL, Tei, Op::Root),
+];
+
+/// Every chat route.
+const CHATS: &[ChatEntry] = &[
+    ChatEntry { path: "/v1/chat/completions", dialect: OpenAi, api: ChatApi::Chat },
+    ChatEntry { path: "/v1/completions", dialect: OpenAi, api: ChatApi::Completions },
+    ChatEntry { path: "/v1/responses", dialect: OpenAi, api: ChatApi::Responses },
+    ChatEntry { path: "/v1/messages", dialect: Anthropic, api: ChatApi::Messages },
+    ChatEntry { path: "/openai/v1/chat/completions", dialect: OpenAi, api: ChatApi::Chat },
+    ChatEntry { path: "/openai/v1/completions", dialect: OpenAi, api: ChatApi::Completions },
+    ChatEntry { path: "/openai/v1/responses", dialect: OpenAi, api: ChatApi::Responses },
+    ChatEntry { path: "/openai/deployments/{model}/chat/completions", dialect: Azure, api: ChatApi::Chat },
+    ChatEntry { path: "/openai/deployments/{model}/completions", dialect: Azure, api: ChatApi::Completions },
 ];
 
 const TEI_MODEL: &str = "/tei/{model:.+}";
@@ -190,20 +223,25 @@ pub fn register(config: &mut ServiceConfig) {
     probes(config);
     for (path, dialect) in paths() {
         let post = POSTS.iter().find(|entry| entry.path == path).copied();
+        let chat = CHATS.iter().find(|entry| entry.path == path).copied();
         let get = GETS.iter().find(|(own, ..)| *own == path).copied();
         let mut resource = web::resource(path);
         if let Some(entry) = post {
             let handler = move |http: HttpRequest, payload: Payload| serve::post(http, payload, entry);
             resource = resource.route(web::post().to(handler));
         }
+        if let Some(entry) = chat {
+            let handler = move |http: HttpRequest, payload: Payload| chat::post(http, payload, entry);
+            resource = resource.route(web::post().to(handler));
+        }
         if let Some((_, dialect, look)) = get {
-            let handler = move |http: HttpRequest| async move { self::look(&http, dialect, look) };
+            let handler = move |http: HttpRequest| async move { self::look(&http, dialect, look).await };
             resource = resource.route(web::get().to(handler)).route(web::head().to(handler));
         }
-        let allow = match (post, get) {
-            (Some(_), Some(_)) => "GET, HEAD, POST",
-            (Some(_), None) => "POST",
-            _ => READ,
+        let allow = match (post.is_some() || chat.is_some(), get) {
+            (true, Some(_)) => "GET, HEAD, POST",
+            (true, None) => "POST",
+            (false, _) => READ,
         };
         let refuse = move |http: HttpRequest| async move { wrong_method(&http, path, dialect, allow) };
         config.service(resource.default_service(web::to(refuse)));
@@ -212,8 +250,7 @@ pub fn register(config: &mut ServiceConfig) {
 
 /// Every path once, in the order of the tables; one that ends in a model's name after all that go on from there.
 fn paths() -> Vec<(&'static str, ClientDialect)> {
-    let all =
-        || POSTS.iter().map(|entry| (entry.path, entry.dialect)).chain(GETS.iter().map(|(path, of, _)| (*path, *of)));
+    let all = || listed().map(|route| (route.path, route.dialect));
     let mut paths: Vec<(&str, ClientDialect)> = Vec::new();
     for (path, dialect) in all().filter(|(path, _)| *path != TEI_MODEL).chain([(TEI_MODEL, Tei)]) {
         if !paths.iter().any(|(known, _)| *known == path) {
@@ -223,11 +260,11 @@ fn paths() -> Vec<(&'static str, ClientDialect)> {
     paths
 }
 
-fn look(http: &HttpRequest, dialect: ClientDialect, look: Look) -> HttpResponse {
+async fn look(http: &HttpRequest, dialect: ClientDialect, look: Look) -> HttpResponse {
     let answer = match look {
-        Look::Models => models::list(http),
-        Look::Model => models::one(http),
-        Look::Info => models::tei_info(http),
+        Look::Models => models::list(http).await,
+        Look::Model => models::one(http).await,
+        Look::Info => models::tei_info(http).await,
         Look::Health => models::tei_health(http),
     };
     answer.unwrap_or_else(|error| respond::plain_error(http, dialect, &error))
@@ -284,8 +321,9 @@ mod tests {
 
     #[test]
     fn no_path_is_there_twice_and_a_models_root_is_last() {
-        let posts: HashSet<&str> = POSTS.iter().map(|entry| entry.path).collect();
-        assert_eq!(posts.len(), POSTS.len());
+        let posts: HashSet<&str> =
+            POSTS.iter().map(|entry| entry.path).chain(CHATS.iter().map(|entry| entry.path)).collect();
+        assert_eq!(posts.len(), POSTS.len() + CHATS.len());
         let gets: HashSet<&str> = GETS.iter().map(|(path, ..)| *path).collect();
         assert_eq!(gets.len(), GETS.len());
         let paths = paths();

@@ -53,7 +53,7 @@ async fn answer(
     dialect: &mut ClientDialect,
     arrival: Arrival,
 ) -> Result<(Finished, InFlight), ApiError> {
-    let (context, in_flight) = request::enter(worker, http, arrival, *dialect)?;
+    let (context, in_flight) = request::enter(worker, http, arrival, *dialect).await?;
     let incoming = Incoming { http, payload, worker, context };
     let named = super::routes::model_of(http)?;
     let call = match incoming.op(entry.op, named.as_deref()) {

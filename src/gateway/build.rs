@@ -285,7 +285,9 @@ impl Parts {
     /// Who holds which key: those of the file and those added on the admin side, less those revoked there.
     fn keys(&self, tenants: &HashMap<TenantId, Arc<TenantRuntime>>) -> KeyRing<KeyOwner> {
         let mut ring = KeyRing::default();
-        let all = keys_by_tenant(&self.journal, tenants);
+        let mut all = keys_by_tenant(&self.journal, tenants);
+        // The same order on all replicas, so that they agree on who has a key that two tenants claim.
+        all.sort_unstable_by(|(a, _), (b, _)| a.plan.id.cmp(&b.plan.id));
         // Where two tenants claim one secret, the one whose settings name it has it: the later entry wins.
         for stated in [false, true] {
             let chosen = |key: &&HeldKey| key.created.is_none() == stated;

@@ -1,5 +1,5 @@
 //! Tenants, keys and credits while the gateway runs. Each change is in the journal before it is in force, and in force
-//! before it is answered.
+//! before it is answered; where replicas share their ledger, in force on each of them ([`super::directory`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::runtime::TenantRuntime;
 use crate::store::book::Page;
 use crate::store::journal::Journal;
 use crate::store::record::{Record, TenantChange, TenantRecord};
-use crate::telemetry::labels::LabelPlan;
+use crate::store::redis::directory::Heard;
 
 /// A key that opens something now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct NewKey {
     pub fingerprint: KeyFingerprint,
     /// When.
     pub created: Wall,
+    /// Which replicas let it in, where they share tenants.
+    pub heard: Option<Heard>,
 }
 
 /// Why a change was not made.
@@ -67,6 +69,12 @@ pub enum Change {
     Unheard,
     /// It is in force, but may not survive a power cut.
     Doubtful,
+    /// The store that replicas share does not answer; nothing is known to have changed.
+    NotShared,
+    /// The store that replicas share has it, but not every replica has said that it is in force there.
+    NotHeard,
+    /// It is in force on this replica only: the store that replicas share does not answer, and gets it when it does.
+    OnlyHere,
     /// A fault of the gateway.
     Fault,
 }
@@ -112,10 +120,12 @@ impl Gateway {
     /// refuse.
     ///
     /// # Cancel safety
-    /// Once the journal has it, it is in force too: nothing is awaited in between.
-    pub async fn create_tenant(&self, by: &By, settings: Value) -> Result<Arc<TenantRuntime>, Change> {
-        let id = settings.get("id").and_then(Value::as_str).unwrap_or_default();
-        let tenant = GivenTenant { id: TenantId::from(id), settings: settings.clone() };
+    /// Once the journal has it, it is in force too: nothing is awaited in between. Where replicas share tenants, it
+    /// comes into force by itself once the store has it.
+    pub async fn create_tenant(&self, by: &By, settings: Value) -> Result<(Arc<TenantRuntime>, Option<Heard>), Change> {
+        self.catch_up_now().await;
+        let id = settings.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let tenant = GivenTenant { id: TenantId::from(id.as_str()), settings: settings.clone() };
         let text = self.changing.lock().await;
         if self.running.load().tenants.contains_key(&tenant.id) {
             return Err(Change::Conflict(format!("the tenant {id:?} exists")));
@@ -127,19 +137,26 @@ impl Gateway {
         if let Some(key) = plan.keys.iter().find(|key| before.keys.has(&key.sha256)) {
             return Err(Change::Conflict(format!("the key {} belongs to another tenant", key.fingerprint)));
         }
-        let change = change_of(&plan.id, TenantChange::Created(settings.clone()));
+        let created = TenantChange::Created(settings.clone());
         let deed = Deed { action: "create_tenant", subject: plan.id.to_string(), before: Value::Null, after: settings };
-        self.accept(&[change, record(by, deed)])?;
+        if let Some(directory) = self.directory() {
+            // Whoever puts it in force, here as on all replicas, takes its turn.
+            drop(text);
+            let made = self.change_everywhere(directory, &plan.id, &created).await?;
+            let Some((_, heard)) = made else {
+                return Err(Change::Conflict(format!("the tenant {id:?} exists")));
+            };
+            self.note(by, deed);
+            return Ok((self.tenant(&plan.id).map_err(|_| Change::Fault)?, Some(heard)));
+        }
+        self.accept(&[change_of(&plan.id, created), record(by, deed)])?;
         let made = self.parts.new_tenant(&plan);
         let mut tenants = before.tenants.clone();
         tenants.insert(plan.id.clone(), Arc::clone(&made));
-        let mut labels = LabelPlan::from_plan(&before.plan);
-        labels.tenants = tenants.keys().cloned().collect();
-        labels.tenants.sort_unstable();
-        self.telemetry.metrics.relabel(&labels);
+        self.relabel(&tenants);
         self.running.store(Arc::new(self.parts.with_tenants(&before, tenants)));
         drop(text);
-        self.confirmed().await.map(|()| made)
+        self.confirmed().await.map(|()| (made, None))
     }
 
     /// Makes a new key of a tenant.
@@ -150,25 +167,33 @@ impl Gateway {
     /// # Cancel safety
     /// As [`Gateway::create_tenant`]; a caller that left has no secret, and revokes the key.
     pub async fn add_key(&self, by: &By, id: &TenantId) -> Result<NewKey, Change> {
-        let _changing = self.changing.lock().await;
+        self.catch_up_now().await;
+        let changing = self.changing.lock().await;
         self.tenant(id)?;
         let mut random = [0; 32];
         SysRng.try_fill_bytes(&mut random).map_err(|_no_random_bytes| Change::Fault)?;
         let (secret, sha256) = auth::new_key(&random);
         let fingerprint = auth::fingerprint(&sha256);
         let added = TenantChange::KeyAdded { fingerprint: fingerprint.clone(), sha256: hex::encode(sha256) };
-        let change = change_of(id, added);
-        let created = change.time();
         let deed = Deed {
             action: "add_key",
             subject: id.to_string(),
             before: Value::Null,
             after: json!({ "fingerprint": fingerprint }),
         };
+        if let Some(directory) = self.directory() {
+            drop(changing);
+            let made = self.change_everywhere(directory, id, &added).await?;
+            let (created, heard) = made.ok_or(Change::Fault)?;
+            self.note(by, deed);
+            return Ok(NewKey { secret, fingerprint, created, heard: Some(heard) });
+        }
+        let change = change_of(id, added);
+        let created = change.time();
         self.accept(&[change, record(by, deed)])?;
         self.renew_keys();
         self.confirmed().await?;
-        Ok(NewKey { secret, fingerprint, created })
+        Ok(NewKey { secret, fingerprint, created, heard: None })
     }
 
     /// Takes a key's power away, be it one of the configuration or one that was added; when it was.
@@ -178,27 +203,66 @@ impl Gateway {
     ///
     /// # Cancel safety
     /// As [`Gateway::create_tenant`].
-    pub async fn revoke_key(&self, by: &By, id: &TenantId, fingerprint: &KeyFingerprint) -> Result<Wall, Change> {
-        let _changing = self.changing.lock().await;
+    pub async fn revoke_key(
+        &self,
+        by: &By,
+        id: &TenantId,
+        fingerprint: &KeyFingerprint,
+    ) -> Result<(Wall, Option<Heard>), Change> {
+        self.catch_up_now().await;
+        let changing = self.changing.lock().await;
         let tenant = self.tenant(id)?;
         let (held, revoked) = self.journal.with_book(|book| {
             let page = book.tenants.get(id);
-            let held = keys_of(&tenant.plan, page).into_iter().any(|key| key.fingerprint == *fingerprint);
+            let held = keys_of(&tenant.plan, page).into_iter().find(|key| key.fingerprint == *fingerprint);
             (held, page.and_then(|page| page.revoked.get(fingerprint)).map(|revoked| revoked.at))
         });
-        if !held {
-            return revoked.ok_or_else(|| {
+        if held.is_none() && (revoked.is_none() || self.directory().is_none()) {
+            return revoked.map(|at| (at, None)).ok_or_else(|| {
                 Change::Unknown(format!("the tenant {:?} has no key {:?}", id.as_str(), fingerprint.as_str()))
             });
         }
-        let change = change_of(id, TenantChange::KeyRevoked { fingerprint: fingerprint.clone() });
-        let at = change.time();
+        let end = TenantChange::KeyRevoked { fingerprint: fingerprint.clone() };
         let deed = Deed {
             action: "revoke_key",
             subject: id.to_string(),
             before: json!({ "fingerprint": fingerprint }),
             after: Value::Null,
         };
+        let Some(directory) = self.directory() else {
+            return self.revoke_here(id, (end, clock::wall()), by, deed).await.map(|at| (at, None));
+        };
+        drop(changing);
+        match self.change_everywhere(directory, id, &end).await {
+            Ok(made) => {
+                // Once more for a key that was revoked: then this is about who has heard of it.
+                if held.is_some() {
+                    self.note(by, deed);
+                }
+                made.map(|(at, heard)| (at, Some(heard))).ok_or(Change::Fault)
+            }
+            // Whoever takes a key's power away must not be turned away altogether.
+            Err(Change::NotShared) => {
+                if let Some(held) = held {
+                    let _changing = self.changing.lock().await;
+                    // Later than the key, whatever the clocks say: the later word counts.
+                    let at = clock::wall().max(Wall(held.created.map_or(0, |created| created.0 + 1)));
+                    self.revoke_here(id, (end, at), by, deed).await?;
+                }
+                Err(Change::OnlyHere)
+            }
+            Err(change) => Err(change),
+        }
+    }
+
+    async fn revoke_here(
+        &self,
+        id: &TenantId,
+        (end, at): (TenantChange, Wall),
+        by: &By,
+        deed: Deed,
+    ) -> Result<Wall, Change> {
+        let change = Record::TenantChange(TenantRecord { time: at, tenant: id.clone(), change: end });
         self.accept(&[change, record(by, deed)])?;
         self.renew_keys();
         self.confirmed().await.map(|()| at)
@@ -212,6 +276,7 @@ impl Gateway {
     /// # Cancel safety
     /// The credit is given or not, never half.
     pub async fn credit(&self, by: &By, id: &TenantId, amount: Money, key: &str) -> Result<bool, Change> {
+        self.catch_up_now().await;
         let tenant = self.tenant(id)?;
         let before = tenant.board.remaining();
         match self.place_credit(&tenant, amount, key).await {

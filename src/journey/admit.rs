@@ -13,10 +13,9 @@ use crate::error::{ApiError, Code};
 use crate::pure::money::Money;
 use crate::pure::token_estimate::Estimate;
 use crate::pure::utc::Stamp;
-use crate::runtime::Route;
 use crate::tokens;
 
-use super::classify::{Call, Task};
+use super::classify::{Call, Context, Task};
 use super::rerank;
 
 /// Inputs up to this many bytes together are counted exactly whatever the balance: a search query costs a microsecond
@@ -39,33 +38,57 @@ pub const HOLD_GRACE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// `budget_exhausted` when nothing is left and the tenant does not ask for cached vectors even so.
-pub fn check_budget(call: &Call) -> Result<(), ApiError> {
+///
+/// # Cancel safety
+/// Safe.
+pub async fn check_budget(call: &Call) -> Result<(), ApiError> {
     if call.context.tenant.plan.serve_cached_when_exhausted {
         return Ok(());
     }
-    check_missing(call)
+    check_missing(call).await
 }
 
 /// Refuses a tenant without money for what is not cached.
 ///
 /// # Errors
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
-pub fn check_missing(call: &Call) -> Result<(), ApiError> {
-    let tenant = &call.context.tenant;
-    // Once the refill is due the ledger decides: it may not have looked at the clock since.
-    let refill_is_due = tenant.board.resets_at().is_some_and(|at| at <= clock::wall());
-    let exhausted = tenant.board.exhausted() && !refill_is_due;
-    let costs = |route: &Route| cost(&route.prices, 1, 1) > Money::ZERO;
-    if exhausted && call.model.routes.iter().any(costs) {
-        return Err(exhausted_error(call));
+pub async fn check_missing(call: &Call) -> Result<(), ApiError> {
+    let costs = |route: &crate::runtime::Route| cost(&route.prices, 1, 1) > Money::ZERO;
+    check_funds(&call.context, call.model.routes.iter().any(costs)).await
+}
+
+/// Refuses a tenant without money what costs something.
+///
+/// # Errors
+/// `budget_exhausted` when nothing is left.
+///
+/// Cancel safe: it changes nothing.
+pub async fn check_funds(context: &Context, costs: bool) -> Result<(), ApiError> {
+    if !costs || !is_exhausted(context) {
+        return Ok(());
     }
-    Ok(())
+    if let Some(shared) = &context.tenant.shared {
+        // Another replica may have given a credit, or a reload a larger budget, since the server was asked last. Where it
+        // does not answer, the last that it said holds.
+        let _unanswered = shared.ledger.observe(&shared.account).await;
+        if !is_exhausted(context) {
+            return Ok(());
+        }
+    }
+    Err(exhausted_error(context))
+}
+
+/// Whether nothing is left, as far as the board says.
+fn is_exhausted(context: &Context) -> bool {
+    let board = &context.tenant.board;
+    // Once the refill is due the ledger decides: it may not have looked at the clock since.
+    board.exhausted() && board.resets_at().is_none_or(|at| at > clock::wall())
 }
 
 /// What a client without money reads.
-pub fn exhausted_error(call: &Call) -> ApiError {
+pub fn exhausted_error(context: &Context) -> ApiError {
     let mut message = "Payment Required: Retrieval quota exceeded".to_owned();
-    if let Some(resets_at) = call.context.tenant.board.resets_at() {
+    if let Some(resets_at) = context.tenant.board.resets_at() {
         message.push_str(&format!("; the budget is refilled at {}", Stamp(resets_at)));
     }
     ApiError::new(Code::BudgetExhausted, message)

@@ -5,7 +5,7 @@
 //! that a client's retry costs only the rest.
 
 mod cutter;
-mod failure;
+pub(super) mod failure;
 mod race;
 
 use std::ops::Range;
@@ -18,19 +18,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
 use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
-use crate::actors::upstream::{Report, TooLarge};
+use crate::actors::upstream::{Report, TooLarge, Work};
 use crate::cache::Value;
 use crate::clock;
 use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
 use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
-use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError};
+use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError, client};
 use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
 use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
-use crate::pure::money::Money;
+use crate::pure::money::{Money, UnitPrice};
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::tenant_limits::Exceeded;
@@ -38,7 +38,7 @@ use crate::pure::time::Mono;
 use crate::room::Seat;
 use crate::runtime::{Route, Shared};
 use crate::store::record::{HoldRecord, Record};
-use crate::store::redis::ledger::{SharedAsk, SharedHold, SharedRefusal};
+use crate::store::redis::hold::{SharedAsk, SharedHold, SharedRefusal};
 use crate::store::redis::quota::{self, Taken};
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
@@ -209,10 +209,8 @@ impl Parts<'_> {
             let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
             let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
             least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
-            // What an upstream has taught about embedding calls says nothing about others.
-            if embeds {
-                least = least.tighter(route.upstream.board.call_limits(batch));
-            }
+            let board = &route.upstream.board;
+            least = least.tighter(if embeds { board.call_limits(batch) } else { board.rerank_limits() });
         }
         // Documents of one query are not a batch in that sense, and each call of theirs may cost a search.
         let configured = (batch && embeds).then_some(self.call.context.running.plan.quota.batch_size);
@@ -221,6 +219,11 @@ impl Parts<'_> {
 
     fn embeds(&self) -> bool {
         matches!(self.call.task, Task::Embed(_))
+    }
+
+    /// The client's word for its inputs; `None` where a refusal may be about the query as well.
+    fn field(&self) -> Option<&'static str> {
+        self.embeds().then(|| client::item_fields(self.call.context.dialect).first().copied()).flatten()
     }
 
     fn tokens(&self, range: &Range<usize>) -> u64 {
@@ -327,7 +330,7 @@ impl Parts<'_> {
             () = self.gone.cancelled() => return Err(client_gone()),
         };
         placed.map_err(|refusal| match refusal {
-            SharedRefusal::Exhausted => exhausted_error(self.call),
+            SharedRefusal::Exhausted => exhausted_error(&self.call.context),
             SharedRefusal::Unavailable => refuse::ledger_unavailable(),
         })
     }
@@ -412,11 +415,11 @@ impl Parts<'_> {
         };
         match answer {
             Ok(Ok(reserved)) => Ok(reserved),
-            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(self.call)),
+            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(&self.call.context)),
             Ok(Err(Unreserved::Hold(HoldRefusal::RateLimited(exceeded)))) => {
                 Err(refuse::tenant_limit(&exceeded, clock::mono()))
             }
-            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call, &refusal, clock::mono())),
+            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call.class, &refusal, clock::mono())),
             Ok(Err(Unreserved::RetryBudget)) => Err(refuse::retry_budget()),
             Ok(Err(Unreserved::Hold(HoldRefusal::Unavailable) | Unreserved::Unavailable)) | Err(_) => {
                 Err(refuse::restarting())
@@ -454,12 +457,8 @@ impl Parts<'_> {
             self.under_way.end(sent);
             drop(seat);
             let route = &self.routes[index];
-            let mut report = self.report(&exchange, &range, latency);
+            let report = self.report(&exchange, &range, latency);
             let too_large = report.too_large;
-            if !self.embeds() {
-                // What an upstream keeps in mind of sizes is about embedding calls.
-                (report.chunk, report.too_large) = (None, None);
-            }
             permit.report(report);
             let failure = match self.judge(exchange, route, &range, too_large) {
                 Ok(landed) => {
@@ -543,7 +542,7 @@ impl Parts<'_> {
             }
             Ok(Reply::Error(mut error)) => {
                 error.wait_hint = wait_after_429(&exchange.rate, error.wait_hint);
-                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.embeds(), too_large)))
+                Err(Box::new(Failure::provider(error, &self.indices[range.clone()], self.field(), too_large)))
             }
             Err(error) => Err(Box::new(Failure::wire(&error))),
         }
@@ -562,8 +561,10 @@ impl Parts<'_> {
             Err(_) => (OutcomeKind::Transport, None, None),
         };
         let billed = answered.and_then(|answer| answer.usage.billed());
-        let chunk = billed.map(|tokens| Chunk { tokens, items: range.len() });
+        let chunk = billed.filter(|_| self.embeds()).map(|tokens| Chunk { tokens, items: range.len() });
         let outcome = Outcome { kind, actual_tokens: billed, headers: exchange.rate.clone() };
+        // A call that cannot be cut teaches nothing about those that can.
+        let refused = refused.filter(|_| self.call.items_stand_alone());
         Report { outcome, chunk, too_large: refused.map(|error| self.too_large(error, range)) }
     }
 
@@ -578,7 +579,8 @@ impl Parts<'_> {
         } else {
             TooMuch::Items
         };
-        TooLarge { sent: Refused { items: range.len(), tokens: self.tokens(range), bytes }, kind, hint }
+        let of = if self.embeds() { Work::Embedding } else { Work::Ranking };
+        TooLarge { of, sent: Refused { items: range.len(), tokens: self.tokens(range), bytes }, kind, hint }
     }
 
     /// Checks and prices what an upstream answered.
@@ -617,9 +619,11 @@ impl Parts<'_> {
         Spent {
             upstream: route.upstream.plan.id.clone(),
             tokens,
+            output_tokens: 0,
             searches: counted,
             estimated: if by_search.is_some() { searches.is_none() } else { estimated },
             unit_price: by_search.or(prices.input).unwrap_or_default(),
+            output_unit_price: UnitPrice::default(),
             cost: cost(prices, tokens, counted),
             items,
         }

@@ -212,13 +212,18 @@ pub fn embed(
     let cache = &context.running.plan.cache;
     let normalization =
         if classified.class.is_interactive() { cache.normalize_queries } else { cache.normalize_documents };
+    let mut options = parsed.options;
+    if model.plan.symmetric {
+        // What the text is for changes nothing, so no upstream has to be told, and a hit is a hit for all.
+        (options.input_type, options.task) = (None, None);
+    }
     let task = EmbedTask {
         inputs: parsed.inputs,
         single: parsed.single,
         width,
         asked_width,
         form: parsed.form,
-        options: parsed.options,
+        options,
         original: parsed.original,
         similarity,
     };

@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod attempt;
+pub mod chat;
 pub mod classify;
 pub mod guards;
 pub mod items;
@@ -15,6 +16,7 @@ pub mod plan;
 pub mod rate;
 pub mod refuse;
 pub mod rerank;
+pub mod reserve;
 pub mod settle;
 
 use std::rc::Rc;
@@ -63,7 +65,7 @@ async fn entries(
     let trace = &call.context.trace;
     {
         let _stage = trace.stage("admit");
-        admit::check_budget(call)?;
+        admit::check_budget(call).await?;
     }
     let mut plan = {
         let _stage = trace.stage("cache");
@@ -87,7 +89,7 @@ async fn complete(
         if plan.is_complete() {
             return Ok(());
         }
-        admit::check_missing(call)?;
+        admit::check_missing(call).await?;
         let mut round = plan.next_round(worker, call);
         let ended = match round.led.is_empty() {
             true => Ok(()),

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use crate::pure::admission::Allowance;
+use crate::pure::class::TrafficClass;
 use crate::pure::tenant_limits::Allowances;
+use crate::runtime::Route;
 
-use super::classify::Call;
+use super::classify::Context;
 
 /// The tenant's own limit if it has one, else what its class may still take from the upstreams that serve the model.
-pub fn allowances(call: &Call) -> Option<Allowances> {
-    if let Some(own) = call.context.tenant.board.limits() {
+pub fn allowances(context: &Context, class: TrafficClass, routes: &[Route]) -> Option<Allowances> {
+    if let Some(own) = context.tenant.board.limits() {
         return Some(own);
     }
-    let routes = call.model.routes.iter().filter(|route| route.upstream.board.usable());
-    routes.filter_map(|route| route.upstream.board.allowances(call.class)).reduce(|sum, next| Allowances {
+    let routes = routes.iter().filter(|route| route.upstream.board.usable());
+    routes.filter_map(|route| route.upstream.board.allowances(class)).reduce(|sum, next| Allowances {
         tokens: together(sum.tokens, next.tokens),
         requests: together(sum.requests, next.requests),
     })

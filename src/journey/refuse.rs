@@ -122,8 +122,8 @@ pub fn unsupported_error(unsupported: &Unsupported) -> ApiError {
 }
 
 /// What the client reads when no upstream gave a permit.
-pub fn refusal(call: &Call, refusal: &Refusal, now: Mono) -> ApiError {
-    let batch = call.class == TrafficClass::BatchIngestion;
+pub fn refusal(class: TrafficClass, refusal: &Refusal, now: Mono) -> ApiError {
+    let batch = class == TrafficClass::BatchIngestion;
     let (code, message) = match refusal.why {
         Why::CircuitOpen => (Code::UpstreamCircuitOpen, "every upstream of this model is failing; its breaker is open"),
         Why::QueueTimeout | Why::Late if batch => {
@@ -187,6 +187,12 @@ pub fn retry_budget() -> ApiError {
 pub fn ledger_unavailable() -> ApiError {
     let message = "the shared ledger does not answer, so nothing that costs money is called";
     ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
+}
+
+/// As many records as may wait for the ledger that replicas share do wait.
+pub fn no_room_for_records() -> ApiError {
+    let message = "the shared ledger has not answered for so long that no further usage record can be kept for it";
+    ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(5)))
 }
 
 /// An actor is restarting; it takes milliseconds.

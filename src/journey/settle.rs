@@ -12,22 +12,23 @@ use std::time::Duration;
 
 use crate::actors::ledger::{Metered, SettleHold};
 use crate::clock;
-use crate::config::plan::{BudgetPeriod, Durability};
+use crate::config::plan::{BudgetPeriod, Durability, Model};
 use crate::error::{ApiError, Code};
 use crate::ids::UpstreamId;
+use crate::pure::class::TrafficClass;
 use crate::pure::ledger::{minus, plus};
 use crate::pure::money::{Money, UnitPrice};
 use crate::pure::time::{Mono, Wall};
 use crate::room::Seat;
 use crate::runtime::Shared;
 use crate::store::record::{Outcome, Record, ReleaseReason, ReleaseRecord, UsageRecord};
-use crate::store::redis::ledger::SharedHold;
+use crate::store::redis::hold::SharedHold;
 use crate::store::redis::quota::Taken;
 use crate::telemetry::CacheResult;
 use crate::telemetry::requests::{JourneyEnd, RequestEnd};
 use crate::worker::Worker;
 
-use super::classify::{Call, Task};
+use super::classify::{Call, Context, Task};
 use super::guards::Hold;
 use super::plan::{Entry, client_gone};
 
@@ -38,12 +39,16 @@ pub struct Spent {
     pub upstream: UpstreamId,
     /// Tokens counted by the provider, or estimated.
     pub tokens: u64,
+    /// Output tokens, counted or estimated; 0 where nothing is generated.
+    pub output_tokens: u64,
     /// Searches billed, where that is the unit; else 0.
     pub searches: u64,
     /// Whether the provider named no usable number of the unit that it bills by.
     pub estimated: bool,
     /// Price of one search there if it bills by searches, else of one token.
     pub unit_price: UnitPrice,
+    /// Price of one output token there.
+    pub output_unit_price: UnitPrice,
     /// Units times price.
     pub cost: Money,
     /// Inputs in the part.
@@ -91,6 +96,8 @@ pub struct Tally {
     pub under_way: UnderWay,
     /// Room for the answer, if it is a large one.
     pub seat: Seat,
+    /// From the request's first byte to the answer's head, where the head has left long before the journey ends.
+    pub head_after: Option<Duration>,
     dwell: Duration,
     first_call: Option<Mono>,
     last_call: Option<Mono>,
@@ -115,7 +122,7 @@ impl Tally {
     }
 
     /// From the first call's start to the last one's end.
-    fn upstream_time(&self) -> Duration {
+    pub fn upstream_time(&self) -> Duration {
         self.first_call.zip(self.last_call).map_or(Duration::ZERO, |(first, last)| last.since(first))
     }
 
@@ -125,6 +132,15 @@ impl Tally {
 
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|part| part.tokens).sum()
+    }
+
+    fn output_tokens(&self) -> u64 {
+        self.spent.iter().map(|part| part.output_tokens).sum()
+    }
+
+    /// Time in queues.
+    pub fn dwell(&self) -> Duration {
+        self.dwell
     }
 
     fn searches(&self) -> u64 {
@@ -160,6 +176,48 @@ pub struct Finished {
     pub seat: Seat,
 }
 
+/// What the books must know of a request besides what it spent.
+#[derive(Clone, Copy)]
+pub struct Subject<'a> {
+    /// What the edge knows of it.
+    pub context: &'a Context,
+    /// Its class.
+    pub class: TrafficClass,
+    /// The model asked for.
+    pub model: &'a Model,
+    /// Whether the answer consists of vectors, and so has a space.
+    pub has_space: bool,
+    /// What it is called in logs and traces.
+    pub operation: &'static str,
+    /// Inputs.
+    pub items: usize,
+}
+
+impl Call {
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            context: &self.context,
+            class: self.class,
+            model: &self.model.plan,
+            has_space: matches!(self.task, Task::Embed(_)),
+            operation: self.operation(),
+            items: self.items.len(),
+        }
+    }
+}
+
+/// A request whose books are closed.
+pub struct Closed {
+    /// What is still to be told of it.
+    pub end: Untold,
+    /// What it cost.
+    pub cost: Money,
+    /// What the tenant has left after this settlement and all open holds; `None` without a budget.
+    pub remaining: Option<Money>,
+    /// Why the client may not have its answer after all.
+    pub withheld: Option<ApiError>,
+}
+
 /// Resolves, records and counts; the only end of a journey.
 ///
 /// # Cancel safety
@@ -170,33 +228,15 @@ pub async fn finish(
     mut tally: Tally,
     mut result: Result<Vec<Entry>, ApiError>,
 ) -> Finished {
-    let stage = call.context.trace.stage("settle");
-    let mut charged = resolve(worker, &call, &mut tally).await;
-    let records = record(&call, &tally, &charged, &result);
-    let holds = std::mem::take(&mut tally.shared_holds);
-    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
-    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
-        first.settle(tally.tokens());
+    let closed = close(worker, call.subject(), &mut tally, result.as_ref().err()).await;
+    if let Some(withheld) = closed.withheld {
+        result = Err(withheld);
     }
-    // What other rounds had estimated is in the bill of the first.
-    drop(limits);
-    let kept = match &call.context.tenant.shared {
-        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
-        None => keep(worker, records, charged.cost > Money::ZERO).await,
-    };
-    if let Err(error) = kept {
-        worker.gateway.telemetry.store_failed("usage", &error);
-        result = Err(ApiError::new(
-            Code::StoreUnavailable,
-            "the ledger cannot be written, so the answer is withheld; the cost stays on the books",
-        ));
-    }
-    drop(stage);
     Finished {
-        end: Untold::new(worker, &call, &tally, charged.cost, result.as_ref().err()),
+        end: closed.end,
         result,
-        cost: charged.cost,
-        remaining: charged.remaining,
+        cost: closed.cost,
+        remaining: closed.remaining,
         cached_items: tally.cached_items,
         cache: tally.cache.unwrap_or(CacheResult::Bypass),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
@@ -206,6 +246,37 @@ pub async fn finish(
         seat: tally.seat,
         call,
     }
+}
+
+/// Closes the books on a request that ended with `error`, or well.
+///
+/// # Cancel safety
+/// Must not be dropped: it runs inside the journey's own task.
+pub async fn close(worker: &Rc<Worker>, subject: Subject<'_>, tally: &mut Tally, error: Option<&ApiError>) -> Closed {
+    let stage = subject.context.trace.stage("settle");
+    let mut charged = resolve(worker, subject.context, tally).await;
+    let records = record(subject, tally, &charged, error);
+    let holds = std::mem::take(&mut tally.shared_holds);
+    let mut limits = std::mem::take(&mut tally.shared_limits).into_iter();
+    if let Some(first) = limits.next().filter(|_| !tally.spent.is_empty()) {
+        first.settle(tally.tokens() + tally.output_tokens());
+    }
+    // What other rounds had estimated is in the bill of the first.
+    drop(limits);
+    let kept = match &subject.context.tenant.shared {
+        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        None => keep(worker, records, charged.cost > Money::ZERO).await,
+    };
+    let withheld = kept.err().map(|error| {
+        worker.gateway.telemetry.store_failed("usage", &error);
+        ApiError::new(
+            Code::StoreUnavailable,
+            "the ledger cannot be written, so the answer is withheld; the cost stays on the books",
+        )
+    });
+    drop(stage);
+    let end = Untold::new(worker, subject, tally, charged.cost, withheld.as_ref().or(error));
+    Closed { end, cost: charged.cost, remaining: charged.remaining, withheld }
 }
 
 /// What the ledger took.
@@ -218,8 +289,8 @@ struct Charged {
     remaining: Option<Money>,
 }
 
-async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
-    let tenant = &call.context.tenant;
+async fn resolve(worker: &Worker, context: &Context, tally: &mut Tally) -> Charged {
+    let tenant = &context.tenant;
     let cost = tally.cost();
     let mut charged = Charged {
         cost,
@@ -237,7 +308,7 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
         }
         return charged;
     };
-    let tokens = (!tally.spent.is_empty()).then(|| tally.tokens());
+    let tokens = (!tally.spent.is_empty()).then(|| tally.tokens() + tally.output_tokens());
     charged.hold = first.is_noted().then_some(first.id);
     let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
     // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
@@ -276,33 +347,33 @@ async fn resolve(worker: &Worker, call: &Call, tally: &mut Tally) -> Charged {
     charged
 }
 
-fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Entry>, ApiError>) -> Vec<Record> {
-    let context = &call.context;
+fn record(subject: Subject<'_>, tally: &Tally, charged: &Charged, error: Option<&ApiError>) -> Vec<Record> {
+    let context = subject.context;
     let now = clock::wall();
-    let unit_price = tally.spent.first().map_or(Money::ZERO, |part| part.unit_price.0);
+    let price = |of: fn(&Spent) -> UnitPrice| tally.spent.first().map_or(Money::ZERO, |part| of(part).0);
     let usage = UsageRecord {
         time: now,
         request_id: context.request_id.clone(),
         tenant: context.tenant.plan.id.clone(),
         key: Some(context.key.clone()),
-        class: call.class,
+        class: subject.class,
         collection: context.collection.clone(),
-        model: call.model.plan.name.clone(),
-        space: matches!(call.task, Task::Embed(_)).then(|| call.model.plan.space.clone()),
+        model: subject.model.name.clone(),
+        space: subject.has_space.then(|| subject.model.space.clone()),
         upstream: tally.spent.last().map(|part| part.upstream.clone()),
-        items: call.items.len() as u64,
+        items: subject.items as u64,
         cached_items: tally.cached_items as u64,
         tokens: tally.tokens(),
-        output_tokens: 0,
+        output_tokens: tally.output_tokens(),
         search_units: tally.searches(),
         estimated: tally.spent.iter().any(|part| part.estimated),
-        unit_price,
-        output_unit_price: Money::ZERO,
+        unit_price: price(|part| part.unit_price),
+        output_unit_price: price(|part| part.output_unit_price),
         cost: charged.cost,
         shortfall: charged.shortfall,
-        status: result.as_ref().map_or_else(ApiError::status, |_| 200),
-        outcome: outcome(tally, result),
-        latency: clock::mono().since(context.started),
+        status: error.map_or(200, ApiError::status),
+        outcome: outcome(tally, error),
+        latency: tally.head_after.unwrap_or_else(|| clock::mono().since(context.started)),
         dwell: tally.dwell,
         hold: charged.hold,
         period_start: charged.period_start,
@@ -320,13 +391,13 @@ fn record(call: &Call, tally: &Tally, charged: &Charged, result: &Result<Vec<Ent
     records
 }
 
-fn outcome(tally: &Tally, result: &Result<Vec<Entry>, ApiError>) -> Outcome {
-    match result {
-        Ok(_) if tally.spent.is_empty() => Outcome::Cached,
-        Ok(_) => Outcome::Answered,
-        Err(error) if error.code == Code::ClientGone => Outcome::Abandoned,
-        Err(_) if tally.attempts == 0 && tally.spent.is_empty() => Outcome::Refused,
-        Err(_) => Outcome::Failed,
+fn outcome(tally: &Tally, error: Option<&ApiError>) -> Outcome {
+    match error {
+        None if tally.spent.is_empty() => Outcome::Cached,
+        None => Outcome::Answered,
+        Some(error) if error.code == Code::ClientGone => Outcome::Abandoned,
+        Some(_) if tally.attempts == 0 && tally.spent.is_empty() => Outcome::Refused,
+        Some(_) => Outcome::Failed,
     }
 }
 
@@ -372,19 +443,20 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
 pub struct Untold {
     worker: Rc<Worker>,
     end: Option<RequestEnd>,
+    head_after: Option<Duration>,
 }
 
 impl Untold {
-    fn new(worker: &Rc<Worker>, call: &Call, tally: &Tally, cost: Money, error: Option<&ApiError>) -> Untold {
-        let context = &call.context;
+    fn new(worker: &Rc<Worker>, subject: Subject<'_>, tally: &Tally, cost: Money, error: Option<&ApiError>) -> Untold {
+        let context = subject.context;
         let journey = JourneyEnd {
             tenant: context.tenant.plan.id.clone(),
-            model: call.model.plan.name.clone(),
+            model: subject.model.name.clone(),
             collection: context.collection.clone(),
             cache: tally.cache.unwrap_or(CacheResult::Bypass),
-            items: call.items.len(),
+            items: subject.items,
             cached_items: tally.cached_items,
-            tokens: tally.tokens(),
+            tokens: tally.tokens() + tally.output_tokens(),
             cost,
             upstream: tally.spent.last().map(|part| part.upstream.clone()),
             attempts: tally.attempts,
@@ -394,18 +466,18 @@ impl Untold {
         let end = RequestEnd {
             request_id: context.request_id.clone(),
             trace: Arc::clone(&context.trace),
-            operation: call.operation(),
-            class: call.class,
+            operation: subject.operation,
+            class: subject.class,
             journey: Some(journey),
             error: error.cloned(),
             started: context.started,
         };
-        Untold { worker: Rc::clone(worker), end: Some(end) }
+        Untold { worker: Rc::clone(worker), end: Some(end), head_after: tally.head_after }
     }
 
-    /// Tells it; how long the request took up to now.
+    /// Tells it; how long the request took up to its answer's head, which is now if it has not left before.
     pub fn tell(&mut self) -> Duration {
-        self.end.take().map_or(Duration::ZERO, |end| self.worker.tell(&end))
+        self.end.take().map_or(Duration::ZERO, |end| self.worker.tell(&end, self.head_after))
     }
 }
 

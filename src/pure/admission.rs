@@ -61,6 +61,8 @@ struct Attempt {
     begun: Mono,
     expires: Mono,
     ticket: Ticket,
+    /// Its answer has begun, and the breaker knows.
+    heard: bool,
 }
 
 /// Why a call cannot go now, and when it could if that is known.
@@ -384,7 +386,7 @@ impl UpstreamState {
         };
         let expires = now.plus(self.policy.call_timeout).plus(REPORT_GRACE);
         let Need { tier, tokens, units } = need;
-        self.attempts.insert(held.attempt, Attempt { tier, tokens, units, begun: now, expires, ticket });
+        self.attempts.insert(held.attempt, Attempt { tier, tokens, units, begun: now, expires, ticket, heard: false });
         self.expiries.insert((expires, held.attempt));
         self.in_use[slot_of(tier)] += units;
         self.counters.granted += 1;

@@ -248,6 +248,12 @@ impl Breaker {
         self.learn(ticket, event, now).or(passed)
     }
 
+    /// The ticket under which a call goes on whose beginning was counted as `ticket`'s result: a failure later on counts
+    /// like any other, and is no probe's.
+    pub fn follow_up(&self, ticket: Ticket) -> Ticket {
+        if ticket == Ticket::VOID { ticket } else { Ticket { serial: self.serial, probe: false } }
+    }
+
     fn learn(&mut self, ticket: Ticket, event: Event, now: Mono) -> Option<Transition> {
         let grade = self.grade(event);
         match (&mut self.state, grade) {

@@ -115,17 +115,23 @@ impl std::error::Error for UnknownClass {}
 /// should learn of it.
 pub fn classify(inputs: ClassInputs<'_>) -> Result<Classified, UnknownClass> {
     let header = inputs.header.map(str::trim).filter(|header| !header.is_empty());
-    let header = header.map(|header| by_header(header).ok_or(UnknownClass)).transpose()?;
+    let header = header.map(|header| by_header(header, inputs.route).ok_or(UnknownClass)).transpose()?;
     let asked = inputs.tenant_class.or(header).or_else(|| by_service_tier(inputs));
     let class = asked.unwrap_or_else(|| by_route(inputs.route, inputs.items > inputs.over));
     // Chat and rerank keep their name: their size is not a number of texts to index.
     let bulk = inputs.route == Route::Embed && inputs.items > inputs.interactive_max && class.is_interactive();
-    let class = if bulk { TrafficClass::BatchIngestion } else { class };
+    let class = match inputs.route {
+        _ if bulk => TrafficClass::BatchIngestion,
+        // Whoever waits for a chat waits for no search: its objectives are others, and words do not take its place.
+        Route::Chat if class.is_interactive() => TrafficClass::Chat,
+        _ => class,
+    };
     Ok(Classified { class, demoted: bulk && asked.is_some() })
 }
 
-fn by_header(header: &str) -> Option<TrafficClass> {
-    TrafficClass::parse(&header.to_ascii_lowercase()).filter(|class| *class != TrafficClass::Chat)
+fn by_header(header: &str, route: Route) -> Option<TrafficClass> {
+    let class = TrafficClass::parse(&header.to_ascii_lowercase());
+    class.filter(|class| *class != TrafficClass::Chat || route == Route::Chat)
 }
 
 fn by_service_tier(inputs: ClassInputs<'_>) -> Option<TrafficClass> {
@@ -187,6 +193,11 @@ mod tests {
         check(ClassInputs { route: Route::Chat, ..EMBED }, Chat, false);
         check(ClassInputs { route: Route::Chat, service_tier: Some("priority"), ..EMBED }, Chat, false);
         check(ClassInputs { route: Route::Rerank, header: Some("batch-ingestion"), ..EMBED }, BatchIngestion, false);
+        for header in ["chat", "interactive-search", "rerank"] {
+            check(ClassInputs { route: Route::Chat, header: Some(header), ..EMBED }, Chat, false);
+        }
+        check(ClassInputs { route: Route::Chat, service_tier: Some("flex"), ..EMBED }, BatchIngestion, false);
+        check(ClassInputs { route: Route::Chat, tenant_class: Some(BatchIngestion), ..EMBED }, BatchIngestion, false);
     }
 
     #[test]

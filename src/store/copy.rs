@@ -96,6 +96,19 @@ pub fn verify(folder: &Path) -> Result<Sound, CopyError> {
     Ok(sound)
 }
 
+/// What the journal in `folder` amounts to; `None` where there is none. Reads its last segment only, and takes no lock.
+///
+/// # Errors
+/// What is wrong with that segment.
+pub fn book(folder: &Path) -> Result<Option<Book>, CopyError> {
+    let journal = Folder::new(folder);
+    let Ok(segments) = journal.segments() else { return Ok(None) };
+    match segments.last() {
+        Some(last) => check(&journal, *last, None, &mut Sound::default()),
+        None => Ok(None),
+    }
+}
+
 /// One segment after `before`, and what all up to its end amounts to; `None`: that is not known, as after a segment of
 /// sums.
 fn check(journal: &Folder, segment: u64, before: Option<Book>, sound: &mut Sound) -> Result<Option<Book>, CopyError> {

@@ -53,7 +53,7 @@ pub fn classes_of(kind: ModelKind) -> &'static [TrafficClass] {
     match kind {
         ModelKind::Embedding => &[TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion],
         ModelKind::Rerank => &[TrafficClass::Rerank],
-        ModelKind::Chat => &[TrafficClass::Chat],
+        ModelKind::Chat => &[TrafficClass::Chat, TrafficClass::BatchIngestion],
     }
 }
 
@@ -205,6 +205,10 @@ closed_set!(
         RerankP95 = "rerank_p95",
         /// 99 % of reranks are answered within `slo.rerank_p99_ms`.
         RerankP99 = "rerank_p99",
+        /// 95 % of chat answers begin within `slo.chat_p95_ms`.
+        ChatP95 = "chat_p95",
+        /// 99 % of chat answers begin within `slo.chat_p99_ms`.
+        ChatP99 = "chat_p99",
     }
 );
 
@@ -212,8 +216,8 @@ impl Objective {
     /// Share of requests that may miss the objective.
     pub const fn allowed_bad(self) -> f64 {
         match self {
-            Objective::InteractiveP95 | Objective::RerankP95 => 0.05,
-            Objective::InteractiveP99 | Objective::RerankP99 => 0.01,
+            Objective::InteractiveP95 | Objective::RerankP95 | Objective::ChatP95 => 0.05,
+            Objective::InteractiveP99 | Objective::RerankP99 | Objective::ChatP99 => 0.01,
         }
     }
 
@@ -224,6 +228,8 @@ impl Objective {
             Objective::InteractiveP99 => (TrafficClass::InteractiveSearch, slo.interactive_p99),
             Objective::RerankP95 => (TrafficClass::Rerank, slo.rerank_p95),
             Objective::RerankP99 => (TrafficClass::Rerank, slo.rerank_p99),
+            Objective::ChatP95 => (TrafficClass::Chat, slo.chat_p95),
+            Objective::ChatP99 => (TrafficClass::Chat, slo.chat_p99),
         };
         Target { class, line, allowed_bad: self.allowed_bad() }
     }

@@ -75,6 +75,7 @@ pub struct Metrics {
     store_errors: Family<ByStore, Counter>,
     reloads: Family<ByReload, Counter>,
     buffered: Gauge,
+    store_owed: Gauge,
     holds_recovered: Counter,
     shortfalls: Counter,
     events_dropped: Counter,
@@ -110,6 +111,7 @@ impl Metrics {
             store_errors: Family::default(),
             reloads: Family::default(),
             buffered: Gauge::default(),
+            store_owed: Gauge::default(),
             holds_recovered: Counter::default(),
             shortfalls: Counter::default(),
             events_dropped: Counter::default(),
@@ -131,6 +133,7 @@ impl Metrics {
         names::ACTOR_RESTARTS.register(&mut registry, metrics.actor_restarts.clone());
         names::IMPOSSIBLE.register(&mut registry, metrics.impossible.clone());
         names::BUFFERED.register(&mut registry, metrics.buffered.clone());
+        names::STORE_OWED.register(&mut registry, metrics.store_owed.clone());
         names::STORE_ERRORS.register(&mut registry, metrics.store_errors.clone());
         names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
         names::SHORTFALLS.register(&mut registry, metrics.shortfalls.clone());
@@ -352,6 +355,11 @@ impl Metrics {
     /// A start-up released `count` holds without a seen result.
     pub fn holds_recovered(&self, count: u64) {
         self.holds_recovered.inc_by(count);
+    }
+
+    /// Usage records that wait for the shared ledger.
+    pub fn store_owed_records(&self, records: u64) {
+        self.store_owed.set(i64::try_from(records).unwrap_or(i64::MAX));
     }
 
     /// A settlement cost more than was held.

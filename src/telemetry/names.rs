@@ -126,6 +126,8 @@ names! {
         "Request bodies held in memory";
     STORE_ERRORS = "vectorgate_store_errors_total", Total,
         "Failed operations of the ledger's or the cache's store";
+    STORE_OWED = "vectorgate_store_owed_records", Plain,
+        "Usage records on their way to the ledger that replicas share";
     HOLDS_RECOVERED = "vectorgate_holds_recovered_total", Total,
         "Holds without a seen result that a start-up released";
     SHORTFALLS = "vectorgate_budget_shortfalls_total", Total,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use loadtest::provider::{Defect, Effect, Fault, Provider, Script, signature, signature_tokens};
 use serde_json::{Value, json};
 
+use super::faces::Face;
 use super::{ONE_TRY, PRICED, before, float_numbers};
 use crate::support::gateway::KEY;
 use crate::support::{Gateway, assert_signatures, embedding_config, vectors};
@@ -12,16 +13,17 @@ use crate::support::{Gateway, assert_signatures, embedding_config, vectors};
 #[tokio::test]
 async fn rg_xc68_texts_that_look_alike_when_joined() {
     let batches: [&[&str]; 6] = [&["a-b", "c"], &["a", "b-c"], &["a-b-c"], &["a\0b"], &["a", "b"], &["a\\u0000b"]];
-    for class in ["interactive-search", "batch-ingestion"] {
+    let classes = ["interactive-search", "batch-ingestion"];
+    for (class, face) in classes.into_iter().flat_map(|class| Face::ALL.map(|face| (class, face))) {
         let provider = Provider::start(Script::new());
         let gateway = before(&provider, "");
         let mut seen: Vec<&str> = Vec::new();
         for batch in batches {
-            let body = json!({ "model": "emb-a", "input": batch }).to_string();
-            let answer = gateway.post("/v1/embeddings", KEY, &[("x-traffic-class", class)], body).await;
+            let body = json!({ "model": "emb-a", "input": batch });
+            let answer = face.ask(&gateway, KEY, &[("x-traffic-class", class)], body).await;
             assert_signatures(&answer.expect(200), "A", batch);
             let known = batch.iter().filter(|text| seen.contains(text)).count();
-            assert_eq!(answer.header("x-cache-hits"), format!("{known}/{}", batch.len()), "{batch:?}");
+            assert_eq!(answer.header("x-cache-hits"), format!("{known}/{}", batch.len()), "{face:?} {batch:?}");
             seen.extend(batch);
         }
         let sent: Vec<Value> = provider.calls().iter().flat_map(|call| inputs(&call.json())).collect();
@@ -64,19 +66,27 @@ async fn rg_xc68_names_and_widths_that_look_alike_when_joined() {
         ));
     }
     let gateway = Gateway::start(&config);
-    for (model, space, width) in [("m1", "M1", 2), ("m", "M", 12), ("m", "M", 2), ("m1", "M1", 12)] {
-        let body = json!({ "model": model, "input": "alpha", "dimensions": width });
-        let answer = gateway.embed_with(body.clone()).await;
-        let whole = signature(space, "alpha", 16);
-        assert_eq!(float_numbers(&answer), loadtest::provider::shorten(&whole, width), "{model} {width}");
-        assert_eq!(answer.header("x-cache"), "MISS");
-        assert_eq!(gateway.embed_with(body).await.header("x-cache"), "HIT");
+    for face in Face::ALL {
+        let text = format!("{face:?}");
+        provider.clear();
+        for (model, space, width) in [("m1", "M1", 2), ("m", "M", 12), ("m", "M", 2), ("m1", "M1", 12)] {
+            let body = json!({ "model": model, "input": text, "dimensions": width });
+            let answer = face.embed_with(&gateway, body.clone()).await;
+            let whole = signature(space, &text, 16);
+            assert_eq!(float_numbers(&answer), loadtest::provider::shorten(&whole, width), "{model} {width}");
+            assert_eq!(answer.header("x-cache"), "MISS", "{face:?} {model} {width}");
+            for reader in Face::ALL {
+                let again = reader.embed_with(&gateway, body.clone()).await;
+                assert_eq!(again.header("x-cache"), "HIT", "{reader:?} after {face:?}");
+            }
+        }
+        assert_eq!(provider.call_count(), 4);
     }
-    assert_eq!(provider.call_count(), 4);
 }
 
 /// Sends the same text while the provider fails in every way in turn, and once more when it is well again.
-async fn failures_then_success(provider: &Provider, gateway: &Gateway) {
+async fn failures_then_success(face: Face, provider: &Provider, gateway: &Gateway) {
+    let text = json!(format!("alpha of {face:?}"));
     let failures = [
         (Effect::status(429), 429),
         (Effect::status(500), 502),
@@ -94,15 +104,15 @@ async fn failures_then_success(provider: &Provider, gateway: &Gateway) {
     provider.set_script(Script::new().sequence(failures.iter().map(|(effect, _)| effect.clone())));
     provider.clear();
     for (turn, (effect, expected)) in failures.iter().enumerate() {
-        let answer = gateway.embed(json!("alpha")).await;
+        let answer = face.embed(gateway, text.clone()).await;
         assert_eq!(answer.status, *expected, "{effect:?}: {}", answer.text);
         assert_eq!((answer.header("x-cache"), answer.header("x-cache-hits")), ("MISS", "0/1"), "{effect:?}");
         assert_eq!(provider.call_count(), turn as u64 + 1, "each try reaches the provider");
     }
-    let good = gateway.embed(json!("alpha")).await;
-    assert_signatures(&good.expect(200), "A", &["alpha"]);
+    let good = face.embed(gateway, text.clone()).await;
+    assert_signatures(&good.expect(200), "A", &[text.as_str().expect("a text")]);
     assert_eq!(good.header("x-cache"), "MISS");
-    let hit = gateway.embed(json!("alpha")).await;
+    let hit = face.embed(gateway, text.clone()).await;
     assert_eq!((hit.header("x-cache"), &hit.text), ("HIT", &good.text));
     assert_eq!(provider.call_count(), failures.len() as u64 + 1);
 }
@@ -118,7 +128,9 @@ fn impatient(provider: &Provider, extra: &str) -> Gateway {
 async fn rg_7tzj_only_a_whole_vector_enters_the_cache() {
     let provider = Provider::start(Script::new());
     let gateway = impatient(&provider, ONE_TRY);
-    failures_then_success(&provider, &gateway).await;
+    for face in Face::ALL {
+        failures_then_success(face, &provider, &gateway).await;
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use loadtest::provider::{Effect, Fault, Provider, Script};
 use serde_json::{Value, json};
 
+use super::faces::Face;
 use super::{ONE_TRY, PATIENT, PRICED, base64_floats, before, recorded_tokens};
 use crate::support::gateway::{Answer, KEY, KEY_TWO};
 use crate::support::{Gateway, Raw, assert_signatures, embedding_config};
@@ -57,13 +58,64 @@ async fn rg_swsr_a_burst_is_one_call() {
     assert_charged_once(&gateway, &provider, CLIENTS).await;
 }
 
+/// All clients at once, by turns through every route.
+async fn burst_by_every_route(gateway: &Gateway, base64: bool) -> Vec<Answer> {
+    join_all((0..CLIENTS).map(|client| {
+        let face = Face::ALL[client % Face::ALL.len()];
+        let wants = base64 && Face::BASE64.contains(&face);
+        let asked = super::asking(json!("alpha"), if wants { "base64" } else { "float" });
+        face.embed_with(gateway, asked)
+    }))
+    .await
+}
+
+#[tokio::test]
+async fn rg_swsr_a_burst_through_every_route_is_one_call() {
+    for base64 in [false, true] {
+        let provider = Provider::start(Script::new().delay_ms(1000.0));
+        let gateway = before(&provider, PATIENT);
+        let answers = burst_by_every_route(&gateway, base64).await;
+        for (client, answer) in answers.iter().enumerate() {
+            if base64 && Face::BASE64.contains(&Face::ALL[client % Face::ALL.len()]) {
+                assert_eq!(base64_floats(answer), loadtest::provider::signature("A", "alpha", 8));
+            } else {
+                assert_signatures(&answer.expect(200), "A", &["alpha"]);
+            }
+        }
+        assert_eq!(provider.call_count(), 1);
+        assert_charged_once(&gateway, &provider, CLIENTS).await;
+    }
+}
+
+#[tokio::test]
+async fn rg_swsr_the_upstream_fails_once_under_every_route() {
+    for (extra, failed) in [(PATIENT, 0), (ONE_TRY, 1)] {
+        let provider = Provider::start(Script::new().delay_ms(300.0).next(1, Effect::status(500).after_ms(300.0)));
+        let gateway = before(&provider, extra);
+        let (served, refused): (Vec<Answer>, Vec<Answer>) =
+            burst_by_every_route(&gateway, false).await.into_iter().partition(|answer| answer.status == 200);
+        assert_all_served(&served);
+        assert_eq!(refused.len(), failed, "only who asked and failed is told so: {refused:?}");
+        assert!(refused.iter().all(|answer| answer.status == 502), "{refused:?}");
+        assert_eq!(provider.call_count(), 2);
+        assert_charged_once(&gateway, &provider, CLIENTS).await;
+    }
+}
+
 #[tokio::test]
 async fn rg_swsr_the_first_client_leaves() {
+    for face in Face::ALL {
+        the_first_client_leaves(face).await;
+    }
+}
+
+async fn the_first_client_leaves(face: Face) {
     let provider = Provider::start(Script::new().delay_ms(1000.0));
     let gateway = before(&provider, PATIENT);
     let mut leader = Raw::connect(&gateway.url);
     let key = format!("Authorization: Bearer {KEY}");
-    leader.request("POST /v1/embeddings", &[&key], &body("float"));
+    let asked = face.body(&super::asking(json!("alpha"), "float"));
+    leader.request(&format!("POST {}", face.path("emb-a")), &[&key], &asked.to_string());
     assert!(provider.wait_calls(1, PATIENCE));
     let followers = burst(&gateway, CLIENTS - 1, |_| KEY, false);
     let leaving = async {

@@ -5,6 +5,7 @@ mod accounting;
 mod cache;
 mod edges;
 mod errors;
+mod faces;
 mod flights;
 mod headers;
 mod mixtures;

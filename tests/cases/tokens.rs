@@ -4,6 +4,7 @@ use loadtest::provider::limits::Limits;
 use loadtest::provider::{Dialect, Effect, Provider, Script, UsageShape, When, signature_tokens};
 use serde_json::{Value, json};
 
+use super::faces::Face;
 use super::{PRICED, before, recorded_tokens, upstream_state};
 use crate::support::gateway::KEY;
 use crate::support::{Gateway, assert_signatures, embedding_config, vectors};
@@ -92,6 +93,31 @@ async fn rg_zmkp_token_lists_to_a_text_only_upstream() {
     }
 }
 
+#[tokio::test]
+async fn rg_zmkp_token_lists_are_no_texts_to_routes_that_know_none() {
+    let provider = Provider::start(Script::new());
+    let gateway = before(&provider, "");
+    for face in [Face::Cohere, Face::Voyage] {
+        for input in BAD_SHAPES.into_iter().chain(["[101,202,303]", "[[101],[202,303]]"]) {
+            let body = format!("{{\"model\":\"emb-a\",\"{}\":{input}}}", face.field());
+            let answer = gateway.post(&face.path("emb-a"), KEY, &[], body).await;
+            assert_eq!(answer.status, 400, "{face:?} {input}: {}", answer.text);
+            assert!(answer.text.contains(face.field()), "{face:?} {input}: {}", answer.text);
+        }
+    }
+    for input in BAD_SHAPES {
+        let answer = gateway.post(&Face::Tei.path("emb-a"), KEY, &[], format!("{{\"inputs\":{input}}}")).await;
+        assert_eq!(answer.status, 400, "{input}: {}", answer.text);
+    }
+    assert_eq!(provider.call_count(), 0);
+    // TEI's clients may send ids; a server that reads them with another vocabulary never sees them.
+    let tei = Provider::start(Script::new().dialect(Dialect::Tei));
+    let gateway = Gateway::start(&embedding_config(&[("one", "tei", &tei.base_url())], PRICED, "", ""));
+    let answer = Face::Tei.embed(&gateway, json!([101, 202, 303])).await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (400, "unsupported_input_type"), "{}", answer.text);
+    assert_eq!(tei.call_count(), 0);
+}
+
 /// A provider that refuses texts above 100 characters unless it may cut them.
 fn strict_about_length() -> Provider {
     Provider::start(Script::new().limits(Limits { max_item_bytes: Some(100), ..Limits::default() }))
@@ -142,6 +168,50 @@ async fn rg_mhcw_an_over_long_text_is_refused_by_name_or_cut_as_asked() {
     assert_eq!((whole.status, whole.header("x-cache")), (400, "MISS"));
     let refused = gateway.embed_with(long_with(Some(false), json!(long))).await;
     assert_eq!((refused.status, refused.header("x-cache")), (400, "MISS"));
+}
+
+/// The same for each dialect with its own provider, by its own word for cutting.
+#[tokio::test]
+async fn rg_mhcw_every_dialects_word_for_cutting_arrives_unchanged() {
+    let long = "x".repeat(150);
+    for (face, name, word) in
+        [(Face::Cohere, "cohere", "truncate"), (Face::Voyage, "voyage", "truncation"), (Face::Tei, "tei", "truncate")]
+    {
+        let provider = strict_about_length();
+        let url = crate::dialects::base_url(&provider, name);
+        let gateway = Gateway::start(&embedding_config(&[("one", name, &url)], PRICED, "", ""));
+        let ask = async |truncate: Option<bool>, input: Value| {
+            let mut asked = long_with(truncate, input);
+            if face == Face::Cohere {
+                asked["input_type"] = json!("search_document");
+            }
+            provider.clear();
+            // Nobody's silence means a cut: where a provider would cut by itself, it is told not to.
+            let never = face.body(&long_with(Some(false), json!([])))[word].clone();
+            let sent = face.body(&asked).get(word).cloned().unwrap_or(never);
+            let answer = face.embed_with(&gateway, asked).await;
+            for call in provider.calls() {
+                assert_eq!(call.json()[word], sent, "{face:?} {truncate:?}");
+            }
+            answer
+        };
+        let alone = ask(Some(false), json!([long])).await;
+        assert!((400..=422).contains(&alone.status), "{face:?}: {}", alone.text);
+        let named = |place: usize| format!("{}[{place}]", face.field());
+        assert!(alone.text.contains(&named(0)) || alone.text.contains("input[0]"), "{face:?}: {}", alone.text);
+        assert_eq!(provider.call_count(), 1, "{face:?}: no second try");
+        let middle = ask(Some(false), json!(["first", long, "third"])).await;
+        assert!(middle.text.contains(&named(1)) || middle.text.contains("input[1]"), "{face:?}: {}", middle.text);
+        let cut = ask(Some(true), json!([long])).await;
+        assert_eq!((cut.status, cut.header("x-cache")), (200, "MISS"), "{face:?}: {}", cut.text);
+        let again = ask(Some(true), json!([long])).await;
+        assert_eq!((again.header("x-cache"), &again.text), ("HIT", &cut.text), "{face:?}");
+        for truncate in [None, Some(false)] {
+            let whole = ask(truncate, json!([long])).await;
+            assert!((400..=422).contains(&whole.status), "{face:?}: {}", whole.text);
+            assert_eq!(whole.header("x-cache"), "MISS", "{face:?}: a cut vector is not the text's");
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use loadtest::provider::script::EncodingRule;
 use loadtest::provider::{Dialect, Effect, Labels, Provider, Script, When, signature};
 use serde_json::json;
 
+use super::faces::Face;
 use super::{ONE_TRY, PRICED, all_compared, asking, base64_floats, before, float_numbers};
 use crate::support::gateway::KEY;
 use crate::support::{Gateway, assert_signatures, embedding_config};
@@ -29,21 +30,24 @@ async fn rg_8c4t_numbers_of_a_vector_are_not_altered() {
     const NUMBERS: &str = "[-0.012345678901234567, 1e-45, -0.0, 0.1, 3.4028235e38, 1, 0.30000001192092896, 5e-324]";
     let provider = Provider::start(Script::new().always(Effect::answer(200, &answer_with(NUMBERS))));
     let gateway = before(&provider, "");
-    let miss = gateway.embed_with(asking(json!("alpha"), "float")).await;
-    assert_eq!((miss.status, miss.header("x-cache")), (200, "MISS"));
-    assert_eq!(bits(&miss.text), bits(&answer_with(NUMBERS)), "{}", miss.text);
-    let hit = gateway.embed_with(asking(json!("alpha"), "float")).await;
-    assert_eq!((hit.status, hit.header("x-cache")), (200, "HIT"));
-    assert_eq!(hit.text, miss.text);
-    // The same vector in base64 is the nearest 32-bit floats, sign of zero included.
-    let expected: Vec<u32> =
-        bits(&answer_with(NUMBERS)).iter().map(|bits| (f64::from_bits(*bits) as f32).to_bits()).collect();
-    let got: Vec<u32> = base64_floats(&gateway.embed_with(asking(json!("alpha"), "base64")).await)
-        .iter()
-        .map(|value| value.to_bits())
-        .collect();
-    assert_eq!(got, expected);
-    assert_eq!(provider.call_count(), 1);
+    for (turn, face) in Face::ALL.into_iter().enumerate() {
+        let text = format!("{face:?}");
+        let miss = face.embed_with(&gateway, asking(json!(text), "float")).await;
+        assert_eq!((miss.status, miss.header("x-cache")), (200, "MISS"));
+        assert_eq!(bits(&miss.text), bits(&answer_with(NUMBERS)), "{}", miss.text);
+        let hit = face.embed_with(&gateway, asking(json!(text), "float")).await;
+        assert_eq!((hit.status, hit.header("x-cache")), (200, "HIT"));
+        assert_eq!(hit.text, miss.text);
+        // The same vector in base64 is the nearest 32-bit floats, sign of zero included.
+        let expected: Vec<u32> =
+            bits(&answer_with(NUMBERS)).iter().map(|bits| (f64::from_bits(*bits) as f32).to_bits()).collect();
+        for reader in Face::BASE64 {
+            let got = base64_floats(&reader.embed_with(&gateway, asking(json!(text), "base64")).await);
+            let got: Vec<u32> = got.iter().map(|value| value.to_bits()).collect();
+            assert_eq!(got, expected, "{reader:?} after {face:?}");
+        }
+        assert_eq!(provider.call_count(), turn as u64 + 1, "one entry, whichever route reads it");
+    }
 }
 
 #[tokio::test]
@@ -52,22 +56,26 @@ async fn rg_pm6n_base64_as_the_sdk_asks_for_it() {
     for encoding in [EncodingRule::AsAsked, EncodingRule::Base64, EncodingRule::Float] {
         let provider = Provider::start(Script { encoding, ..Script::new() });
         let gateway = before(&provider, "");
-        let expected = signature("A", "alpha", 8);
-        let miss = gateway.embed_with(asking(json!("alpha"), "base64")).await;
-        assert_eq!(base64_floats(&miss), expected, "{encoding:?}");
-        let float = gateway.embed_with(asking(json!("alpha"), "float")).await;
-        assert_eq!(float_numbers(&float), expected, "{encoding:?}");
-        assert_eq!(float.header("x-cache"), "HIT");
-        for (format, first) in [("base64", &miss), ("float", &float)] {
-            let again = gateway.embed_with(asking(json!("alpha"), format)).await;
-            assert_eq!((again.header("x-cache"), &again.text), ("HIT", &first.text), "{encoding:?} {format}");
+        for (turn, face) in Face::BASE64.into_iter().enumerate() {
+            let note = format!("{encoding:?} {face:?}");
+            let (alpha, beta) = (format!("alpha of {face:?}"), format!("beta of {face:?}"));
+            let expected = signature("A", &alpha, 8);
+            let miss = face.embed_with(&gateway, asking(json!(alpha), "base64")).await;
+            assert_eq!(base64_floats(&miss), expected, "{note}");
+            let float = face.embed_with(&gateway, asking(json!(alpha), "float")).await;
+            assert_eq!(float_numbers(&float), expected, "{note}");
+            assert_eq!(float.header("x-cache"), "HIT");
+            for (format, first) in [("base64", &miss), ("float", &float)] {
+                let again = face.embed_with(&gateway, asking(json!(alpha), format)).await;
+                assert_eq!((again.header("x-cache"), &again.text), ("HIT", &first.text), "{note} {format}");
+            }
+            // Numbers first, base64 second.
+            let float = face.embed_with(&gateway, asking(json!(beta), "float")).await;
+            assert_eq!(float_numbers(&float), signature("A", &beta, 8), "{note}");
+            let base64 = face.embed_with(&gateway, asking(json!(beta), "base64")).await;
+            assert_eq!(base64_floats(&base64), signature("A", &beta, 8), "{note}");
+            assert_eq!(provider.call_count(), 2 * (turn as u64 + 1), "{note}");
         }
-        // Numbers first, base64 second.
-        let float = gateway.embed_with(asking(json!("beta"), "float")).await;
-        assert_eq!(float_numbers(&float), signature("A", "beta", 8), "{encoding:?}");
-        let base64 = gateway.embed_with(asking(json!("beta"), "base64")).await;
-        assert_eq!(base64_floats(&base64), signature("A", "beta", 8), "{encoding:?}");
-        assert_eq!(provider.call_count(), 2, "{encoding:?}");
     }
 }
 
@@ -82,10 +90,17 @@ async fn rg_7mj9_base64_of_a_provider_that_speaks_only_numbers() {
         assert_eq!(hex.json()["error"]["param"], "encoding_format");
         assert!(hex.text.contains("encoding_format"), "{}", hex.text);
         assert_eq!(provider.call_count(), 0);
-        let miss = gateway.embed_with(asking(json!("alpha"), "base64")).await;
-        assert_eq!(base64_floats(&miss), signature("A", "alpha", 8), "{name}");
-        let hit = gateway.embed_with(asking(json!("alpha"), "base64")).await;
-        assert_eq!((hit.header("x-cache"), &hit.text), ("HIT", &miss.text), "{name}");
+        for face in Face::BASE64 {
+            let text = format!("{face:?}");
+            let hex = face.embed_with(&gateway, asking(json!(text), "hex")).await;
+            assert_eq!((hex.status, hex.error_code().as_str()), (400, "unknown_parameter_value"), "{face:?}");
+            let calls = provider.call_count();
+            let miss = face.embed_with(&gateway, asking(json!(text), "base64")).await;
+            assert_eq!(base64_floats(&miss), signature("A", &text, 8), "{name} {face:?}");
+            let hit = face.embed_with(&gateway, asking(json!(text), "base64")).await;
+            assert_eq!((hit.header("x-cache"), &hit.text), ("HIT", &miss.text), "{name} {face:?}");
+            assert_eq!(provider.call_count(), calls + 1);
+        }
     }
 }
 
@@ -133,6 +148,31 @@ async fn rg_n5q3_unknown_members_order_and_digits_survive() {
 }
 
 #[tokio::test]
+async fn rg_n5q3_unknown_members_of_other_dialects_reach_their_own_provider_only() {
+    let odd = json!({ "b": 1, "a": [9007199254740993_u64] });
+    for (face, name) in [(Face::Cohere, "cohere"), (Face::Voyage, "voyage")] {
+        let provider = Provider::start(Script::new());
+        let mut body = json!({ "model": "emb-a", "input": ["alpha"], "x_trace": odd });
+        if face == Face::Cohere {
+            body["input_type"] = json!("search_query");
+        }
+        let url = crate::dialects::base_url(&provider, name);
+        let own = Gateway::start(&embedding_config(&[("one", name, &url)], PRICED, "", ""));
+        let answer = face.embed_with(&own, body.clone()).await;
+        assert_eq!(answer.status, 200, "{face:?}: {}", answer.text);
+        let sent = String::from_utf8(provider.calls()[0].body.to_vec()).expect("text");
+        assert!(sent.contains(&format!("\"x_trace\":{odd}")), "digits and order: {sent}");
+        // To any other provider it cannot be translated, and may mean anything.
+        let foreign = before(&provider, "");
+        body.as_object_mut().expect("an object").remove("input_type");
+        let refused = face.embed_with(&foreign, body).await;
+        assert_eq!(refused.status, 400, "{face:?}: {}", refused.text);
+        assert!(refused.text.contains("x_trace"), "{}", refused.text);
+        assert_eq!(provider.call_count(), 1);
+    }
+}
+
+#[tokio::test]
 async fn rg_d6m5_items_out_of_order() {
     let texts = ["zero", "one", "two"];
     let valid = |labels: &Labels| !matches!(labels, Labels::Given(given) if given.as_slice() != [2, 0, 1]);
@@ -144,20 +184,20 @@ async fn rg_d6m5_items_out_of_order() {
         Labels::Omitted,
         Labels::Reversed,
     ];
-    for labels in rounds {
+    for (labels, face) in rounds.into_iter().flat_map(|labels| Face::ALL.map(|face| (labels.clone(), face))) {
         let provider = Provider::start(Script::new().next(1, Effect::labels(labels.clone())));
         let gateway = before(&provider, ONE_TRY);
-        let answer = gateway.embed(json!(texts)).await;
+        let answer = face.embed(&gateway, json!(texts)).await;
         if valid(&labels) {
             assert_signatures(&answer.expect(200), "A", &texts);
         } else {
             assert_eq!((answer.status, answer.error_code().as_str()), (502, "upstream_bad_response"), "{labels:?}");
         }
         for text in texts {
-            let alone = gateway.embed(json!(text)).await;
+            let alone = face.embed(&gateway, json!(text)).await;
             assert_signatures(&alone.expect(200), "A", &[text]);
             let expected = if valid(&labels) { "HIT" } else { "MISS" };
-            assert_eq!(alone.header("x-cache"), expected, "{labels:?} {text}");
+            assert_eq!(alone.header("x-cache"), expected, "{face:?} {labels:?} {text}");
         }
     }
 }

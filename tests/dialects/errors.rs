@@ -80,9 +80,23 @@ fn message(form: Form, answer: &Answer) -> String {
     }
 }
 
-fn config(server: &Provider) -> String {
+/// A provider with a text for each way to fail.
+pub fn failing() -> Script {
+    Script::new()
+        .width(8)
+        .rule(When::body("too-fast"), Effect::status(429).header("retry-after", "3"))
+        .rule(When::body("broken"), Effect::status(500))
+        .rule(When::body("locked-out"), Effect::status(401))
+        .rule(When::body("never"), Effect::fault(Fault::NeverAnswer))
+        .rule(When::body("unfit"), Effect::answer(422, r#"{"error":{"message":"that is unfit","code":"odd"}}"#))
+        .rule(When::body("nonsense"), Effect::answer(400, r#"{"error":{"message":"that is nonsense","code":"odd"}}"#))
+}
+
+/// Keys `k1` and `poor` (without money), and a model for each way to be refused: `m` works, `secret` is not for `k1`,
+/// `nowhere` has no upstream, `limited` and `parked` have one that takes the consequences of its failures alone.
+pub fn config(server: &Provider, provider: &str) -> String {
     let hash = |key: &str| hex::encode(sha2::Sha256::digest(key));
-    let url = base_url(server, "openai");
+    let url = base_url(server, provider);
     let price = "dimensions = 8\nprice_usd_per_million_tokens = \"1\"";
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nworkers = 2\nmax_body_bytes = 4096\n\
@@ -90,10 +104,10 @@ fn config(server: &Provider) -> String {
          [[models]]\nname = \"m\"\n{price}\n[[models]]\nname = \"secret\"\n{price}\n\
          [[models]]\nname = \"nowhere\"\n{price}\n[[models]]\nname = \"limited\"\n{price}\n\
          [[models]]\nname = \"parked\"\n{price}\n\
-         [[upstreams]]\nid = \"u\"\nprovider = \"openai\"\nbase_url = \"{url}\"\ntimeout_s = 1\n\
+         [[upstreams]]\nid = \"u\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\ntimeout_s = 1\n\
          serves = [{{ model = \"m\" }}, {{ model = \"secret\" }}]\n\
-         [[upstreams]]\nid = \"slow\"\nprovider = \"openai\"\nbase_url = \"{url}\"\nserves = [{{ model = \"limited\" }}]\n\
-         [[upstreams]]\nid = \"shut\"\nprovider = \"openai\"\nbase_url = \"{url}\"\nserves = [{{ model = \"parked\" }}]\n\
+         [[upstreams]]\nid = \"slow\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nserves = [{{ model = \"limited\" }}]\n\
+         [[upstreams]]\nid = \"shut\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nserves = [{{ model = \"parked\" }}]\n\
          [[tenants]]\nid = \"t1\"\nkey_sha256 = [\"{}\"]\nmodels = [\"m\", \"nowhere\", \"limited\", \"parked\"]\n\
          [[tenants]]\nid = \"poor\"\nkey_sha256 = [\"{}\"]\nbudget = \"0\"\n",
         hash("k1"),
@@ -117,15 +131,8 @@ impl Face {
 
 #[tokio::test]
 async fn every_kind_of_error_in_every_dialect() {
-    let script = Script::new()
-        .width(8)
-        .rule(When::body("too-fast"), Effect::status(429).header("retry-after", "3"))
-        .rule(When::body("broken"), Effect::status(500))
-        .rule(When::body("locked-out"), Effect::status(401))
-        .rule(When::body("never"), Effect::fault(Fault::NeverAnswer))
-        .rule(When::body("nonsense"), Effect::answer(400, r#"{"error":{"message":"that is nonsense","code":"odd"}}"#));
-    let server = Provider::start(script);
-    let gateway = Gateway::start(&config(&server));
+    let server = Provider::start(failing());
+    let gateway = Gateway::start(&config(&server, "openai"));
     futures_util::future::join_all(FACES.map(|face| check_every_kind(face, &gateway))).await;
 }
 

@@ -1,5 +1,5 @@
 //! Every client dialect with every provider's dialect, through real sockets: an answer is right, or a 400 names the field
-//! that stands in its way. The table is kept beside this file for users to read.
+//! that stands in its way. The table is in the README.
 
 use loadtest::provider::{Item, Provider, Script, shorten, signature_of};
 use serde_json::{Value, json};
@@ -10,28 +10,28 @@ use crate::support::gateway::Answer;
 const PROVIDERS: [&str; 8] = ["openai", "azure", "vllm", "cohere", "voyage", "jina", "tei", "ollama"];
 const CLIENTS: [(&str, &str); 11] = [
     ("OpenAI", "/v1/embeddings"),
-    ("OpenAI, prefixed", "/openai/v1/embeddings"),
+    ("OpenAI (prefixed)", "/openai/v1/embeddings"),
     ("Azure", "/openai/deployments/{}/embeddings"),
     ("Cohere v1", "/v1/embed"),
     ("Cohere v2", "/v2/embed"),
     ("Voyage", "/voyage/v1/embeddings"),
     ("Jina", "/jina/v1/embeddings"),
     ("TEI", "/tei/{}/embed"),
-    ("TEI, OpenAI-like", "/tei/{}/v1/embeddings"),
+    ("TEI (OpenAI-like)", "/tei/{}/v1/embeddings"),
     ("Ollama", "/api/embed"),
-    ("Ollama, older", "/ollama/api/embeddings"),
+    ("Ollama (older)", "/ollama/api/embeddings"),
 ];
 const WISHES: [&str; 6] = ["one text", "list", "token ids", "base64", "width", "query"];
 
 /// What is asked for, by each dialect's own words. `None`: the dialect has no word for it.
 fn body(client: &str, wish: &str, model: &str) -> Option<Value> {
-    let openai = matches!(client, "OpenAI" | "OpenAI, prefixed" | "Azure");
-    let like = openai || client == "TEI, OpenAI-like";
+    let openai = matches!(client, "OpenAI" | "OpenAI (prefixed)" | "Azure");
+    let like = openai || client == "TEI (OpenAI-like)";
     let cohere = client.starts_with("Cohere");
     let field = match client {
         _ if cohere => "texts",
         "TEI" => "inputs",
-        "Ollama, older" => "prompt",
+        "Ollama (older)" => "prompt",
         _ => "input",
     };
     // Each wish has texts of its own, so that no cache answers for a neighbour.
@@ -41,12 +41,12 @@ fn body(client: &str, wish: &str, model: &str) -> Option<Value> {
         "one text" => json!(a),
         "token ids" if like => json!([[1, 2, 3], [4]]),
         "token ids" => return None,
-        _ if client == "Ollama, older" => return None,
+        _ if client == "Ollama (older)" => return None,
         _ => json!([a, b]),
     };
     let mut body = json!({"model": model, field: input});
     let (name, value) = match (wish, client) {
-        ("base64", "TEI" | "Ollama") | ("query", "TEI, OpenAI-like" | "Ollama") => return None,
+        ("base64", "TEI" | "Ollama") | ("query", "TEI (OpenAI-like)" | "Ollama") => return None,
         ("base64", "Cohere v1" | "Cohere v2") => ("embedding_types", json!(["base64"])),
         ("base64", "Jina") => ("embedding_type", json!("base64")),
         ("base64", _) => ("encoding_format", json!("base64")),
@@ -68,7 +68,7 @@ fn vectors(client: &str, answer: &Value) -> Vec<Vec<f32>> {
     let list = match client {
         "TEI" => answer,
         "Ollama" => &answer["embeddings"],
-        "Ollama, older" => return vec![vector(&answer["embedding"])],
+        "Ollama (older)" => return vec![vector(&answer["embedding"])],
         "Cohere v1" | "Cohere v2" => match &answer["embeddings"] {
             Value::Object(by_type) => by_type.values().next().expect("a type"),
             flat => flat,
@@ -169,6 +169,8 @@ async fn every_client_dialect_with_every_provider() {
     let gateway = gateway(&tables, "");
     let mut table = format!("| asked for | client | {} |\n|---|---|{}\n", PROVIDERS.join(" | "), "---|".repeat(8));
     for wish in WISHES {
+        // Clients that fare alike share a row.
+        let mut rows: Vec<(Vec<&str>, String)> = Vec::new();
         for (client, path) in CLIENTS {
             let mut cells = Vec::new();
             for provider in PROVIDERS {
@@ -177,10 +179,56 @@ async fn every_client_dialect_with_every_provider() {
                 let answer = post(&gateway, &path.replace("{}", &model), &body).await;
                 cells.push(judge(client, provider, wish, &body, &answer));
             }
-            if !cells.is_empty() {
-                table.push_str(&format!("| {wish} | {client} | {} |\n", cells.join(" | ")));
+            let cells = cells.join(" | ");
+            match rows.iter_mut().find(|(_, known)| *known == cells) {
+                _ if cells.is_empty() => {}
+                Some((clients, _)) => clients.push(client),
+                None => rows.push((vec![client], cells)),
             }
         }
+        for (clients, cells) in rows {
+            table.push_str(&format!("| {wish} | {} | {cells} |\n", clients.join(", ")));
+        }
     }
-    assert_eq!(table, include_str!("matrix.md"), "\n{table}");
+    assert!(include_str!("../../README.md").contains(&table), "the README has another table than this:\n{table}");
+}
+
+#[tokio::test]
+async fn what_a_text_is_for_is_taken_as_read_where_it_changes_nothing() {
+    let server = Provider::start(Script { strict: true, ..Script::new().space("A").width(8) });
+    let served = PROVIDERS.iter().filter(|provider| **provider != "cohere");
+    let tables: String = served
+        .clone()
+        .map(|provider| {
+            let url = base_url(&server, provider);
+            format!(
+                "[[models]]\nname = \"m-{provider}\"\ndimensions = 8\nsymmetric = true\n[[upstreams]]\n\
+                 id = \"{provider}\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\n\
+                 serves = [{{ model = \"m-{provider}\" }}]\n"
+            )
+        })
+        .collect();
+    let gateway = gateway(&tables, "");
+    for (client, path) in CLIENTS {
+        for provider in served.clone() {
+            let model = format!("m-{provider}");
+            let Some(asked) = body(client, "query", &model) else { continue };
+            let own = path.contains("openai") || path == "/v1/embeddings";
+            // A body of the provider's own dialect goes on as it is, and TEI's clients name a prompt by its own name.
+            if client == "TEI" || own && matches!(*provider, "openai" | "azure" | "vllm") {
+                continue;
+            }
+            let path = path.replace("{}", &model);
+            let answer = post(&gateway, &path, &asked).await;
+            let texts = ["first", "second"].map(|nth| format!("{client}, query: {nth}"));
+            let expected = texts.map(|text| signature_of("A", "", &Item::Text(text), 8));
+            assert_eq!(vectors(client, &answer.expect(200)), expected, "{client} to {provider}");
+            let mut plain = asked.clone();
+            for word in ["input_type", "task"] {
+                plain.as_object_mut().expect("an object").remove(word);
+            }
+            let again = post(&gateway, &path, &plain).await;
+            assert_eq!((again.status, again.header("x-cache")), (200, "HIT"), "{client} to {provider}: one vector");
+        }
+    }
 }

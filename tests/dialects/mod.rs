@@ -1,7 +1,7 @@
 //! Every client dialect through real sockets, to every provider's dialect; rerank from end to end.
 
 mod bill;
-mod errors;
+pub mod errors;
 mod fields;
 mod matrix;
 mod pairs;

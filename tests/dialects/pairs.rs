@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use loadtest::provider::{Provider, Script};
+use loadtest::provider::{Limits, Provider, Refusals, Script};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
@@ -132,6 +132,62 @@ async fn a_long_list_for_a_pairwise_model_is_put_together_again() {
     // What was cut off was paid for: it is known now.
     let rest = rerank(&gateway, "q", &documents[50..60]).await;
     assert_eq!(rest.header("x-cache"), "HIT");
+}
+
+/// Ranks a hundred documents; how many refusals that took.
+async fn refusals(server: &Provider, gateway: &Gateway, query: &str) -> usize {
+    server.clear();
+    let texts: Vec<String> = (0..100).map(|n| format!("document {n} for {query}")).collect();
+    let documents: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let answer = rerank(gateway, query, &documents).await;
+    assert_eq!(ranking(&answer.expect(200)), expected(query, &documents));
+    server.calls().iter().filter(|call| call.status != 200).count()
+}
+
+#[tokio::test]
+async fn how_many_documents_a_call_may_have_is_learned_and_remembered() {
+    let kinds = [Refusals::Native, Refusals::Number400, Refusals::Plain413, Refusals::List422, Refusals::Empty413];
+    for words in kinds {
+        let note = format!("{words:?}");
+        let server = Provider::start(Script::new().space("A").width(8).limits(Limits {
+            max_items: Some(10),
+            words,
+            ..Limits::default()
+        }));
+        let tables = one_model(&server, "vllm", "ranker", PAIRWISE);
+        let both = "serves = [{ model = \"ranker\" }, { model = \"m\" }]";
+        let tables = tables.replace("serves = [{ model = \"ranker\" }]", both);
+        let gateway = gateway(&format!("[[models]]\nname = \"m\"\ndimensions = 8\n{tables}"), "");
+        let first = refusals(&server, &gateway, "first").await;
+        // 100 to 10 takes four halvings.
+        assert!((1..=5).contains(&first), "{note}: {first}");
+        assert_eq!(refusals(&server, &gateway, "second").await, 0, "{note}: remembered");
+        assert!(server.calls().iter().all(|call| call.items <= 10), "{note}");
+        // What is too much to rank says nothing about vectors.
+        server.set_script(Script::new().space("A").width(8));
+        server.clear();
+        let texts: Vec<String> = (0..40).map(|n| format!("text {n}")).collect();
+        post(&gateway, "/v1/embeddings", &json!({"model": "m", "input": texts})).await.expect(200);
+        assert_eq!(server.calls().iter().map(|call| call.items).collect::<Vec<_>>(), [40], "{note}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_list_that_cannot_be_cut_teaches_nothing() {
+    let limits = Limits { max_items: Some(10), words: Refusals::Number400, ..Limits::default() };
+    let server = Provider::start(Script::new().space("A").limits(limits));
+    let listwise = one_model(&server, "vllm", "whole", "kind = \"rerank\"").replace("at-vllm", "other");
+    let both = "serves = [{ model = \"ranker\" }, { model = \"whole\" }]";
+    let tables = one_model(&server, "vllm", "ranker", PAIRWISE).replace("serves = [{ model = \"ranker\" }]", both);
+    let models = listwise.split("[[upstreams]]").next().expect("its model");
+    let gateway = gateway(&format!("{models}{tables}"), "");
+    let many: Vec<String> = (0..40).map(|n| n.to_string()).collect();
+    let refused = post(&gateway, "/v1/rerank", &json!({"model": "whole", "query": "q", "documents": many})).await;
+    assert_eq!((refused.status, server.call_count()), (400, 1), "{}", refused.text);
+    server.set_script(Script::new().space("A"));
+    server.clear();
+    let served = post(&gateway, "/v1/rerank", &json!({"model": "ranker", "query": "q", "documents": many})).await;
+    assert_eq!((served.status, server.call_count()), (200, 1), "in one call: {}", served.text);
 }
 
 #[tokio::test]

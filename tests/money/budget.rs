@@ -18,7 +18,9 @@ async fn check_two_hundred(model: &str, text: fn(usize) -> String, tokens: u64, 
     let price = money("0.0000000184");
     let budget = price.checked_mul(100 * tokens).expect("small");
     let model = format!("price_usd_per_million_tokens = \"0.02\"\ndimensions = 8\n{model}");
-    let mut config = embedding_config(&[("one", "openai", &url)], &model, &format!("budget = \"{budget}\""), "");
+    // A busy machine may stall for longer than queries usually wait for others' settlements.
+    let patience = "[quota]\ninteractive_max_wait_ms = 10000\n";
+    let mut config = embedding_config(&[("one", "openai", &url)], &model, &format!("budget = \"{budget}\""), patience);
     config.push_str("max_concurrency = 256\n");
     let gateway = Arc::new(Gateway::start(&config));
 

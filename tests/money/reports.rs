@@ -105,7 +105,8 @@ async fn every_way_of_summing_agrees_with_the_records_of_a_running_gateway() {
 async fn reports_made_under_load_are_whole_and_only_grow() {
     let provider = Provider::start(Script::new().space("A").width(8).tokens(TokenRule::PerItem(2)));
     let url = format!("{}/v1", provider.base_url());
-    let config = embedding_config(&[("one", "openai", &url)], PRICE, "budget = \"1000\"", ONE_TO_ONE);
+    let extra = format!("{ONE_TO_ONE}\n[quota]\ninteractive_max_wait_ms = 10000\n");
+    let config = embedding_config(&[("one", "openai", &url)], PRICE, "budget = \"1000\"", &extra);
     let gateway = std::sync::Arc::new(Gateway::start(&config));
     let load = tokio::spawn({
         let gateway = std::sync::Arc::clone(&gateway);

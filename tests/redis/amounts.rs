@@ -202,7 +202,7 @@ fn the_script_follows_the_rules_step_by_step() {
                     (call("meter", model.period, &own), "ok".to_owned())
                 }
             };
-            let own: Vec<&str> = got.iter().skip(7).map(String::as_str).collect();
+            let own: Vec<&str> = got.iter().skip(10).map(String::as_str).collect();
             let said = match got[0].as_str() {
                 "held" => format!("held {}", own[0]),
                 "settled" => format!("settled {} {}", own[0], own[1]),
@@ -211,6 +211,8 @@ fn the_script_follows_the_rules_step_by_step() {
             prop_assert_eq!(said, expected);
             let state = [text(model.available()), model.period.to_string(), text(model.spent), text(model.held())];
             prop_assert_eq!([&got[2], &got[4], &got[5], &got[6]], [&state[0], &state[1], &state[2], &state[3]]);
+            let state = [text(model.credits), model.holds.len().to_string()];
+            prop_assert_eq!([&got[7], &got[9]], [&state[0], &state[1]]);
         }
         Ok(())
     });

@@ -2,10 +2,13 @@
 
 mod amounts;
 mod cache;
+mod directory;
 mod ledger;
 mod outage;
 mod quota;
+mod reload;
 mod scripted;
+mod secure;
 mod stages;
 
 use std::sync::Arc;

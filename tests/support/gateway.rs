@@ -118,6 +118,16 @@ impl Gateway {
         self.signal("-HUP");
     }
 
+    /// Stops it without closing anything: it does nothing until [`Gateway::wake`].
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn wake(&self) {
+        self.signal("-CONT");
+    }
+
     fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());

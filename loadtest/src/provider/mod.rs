@@ -39,7 +39,7 @@ pub use limits::{Limits, Refusals};
 pub use log::{Call, Stats};
 pub use quota::{Notation, Quota, RetryAfter, Window};
 pub use rules::{Defect, Effect, Fault, Rule, When};
-pub use script::{Chat, Digits, EncodingRule, Framing, Honour, Labels, Record, Script, StreamUsage, TeiInfo};
+pub use script::{Chat, Cut, Digits, EncodingRule, Framing, Honour, Labels, Record, Script, StreamUsage, TeiInfo};
 pub use signature::{Item, rerank_score, shorten, signature, signature_of, signature_tokens};
 pub use usage::{TokenRule, UsageShape};
 

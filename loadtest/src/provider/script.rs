@@ -220,6 +220,8 @@ pub struct Chat {
     pub stream_usage: StreamUsage,
     /// The stream ends after this many events, without its end marker.
     pub cut_after_events: Option<usize>,
+    /// How a stream ends that is cut.
+    pub cut: Cut,
     /// After this many events the stream carries an error event and ends.
     pub error_after_events: Option<usize>,
 }
@@ -231,9 +233,26 @@ impl Default for Chat {
             gap_ms: 0.0,
             stream_usage: StreamUsage::WhenAsked,
             cut_after_events: None,
+            cut: Cut::Close,
             error_after_events: None,
         }
     }
+}
+
+/// How a stream ends before its end marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// The connection is closed without the last chunk.
+    Close,
+    /// The body ends in order: nothing but the marker is missing.
+    Clean,
+    /// The connection is closed in the middle of the event after.
+    MidEvent,
+    /// The connection is reset.
+    Reset,
+    /// Nothing more comes until the client leaves.
+    Silence,
 }
 
 /// Where a chat stream tells its usage.
@@ -244,6 +263,10 @@ pub enum StreamUsage {
     WhenAsked,
     /// In an event of its own always.
     Always,
+    /// In an event of its own if the request asked for it, beside a choice without text.
+    BesideEmptyChoice,
+    /// Inside the first event with text, and nowhere else: a beginning that is not the whole.
+    InFirstPiece,
     /// Inside the last event with text.
     InLastPiece,
     /// In every event.

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::delay::Pace;
 use super::rules::Fault;
-use super::script::Framing;
+use super::script::{Cut, Framing};
 use crate::timer;
 
 /// An answer before it is put on the wire.
@@ -25,11 +25,11 @@ pub(super) struct Answer {
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Whole(Bytes),
-    /// Events of a stream with a wait between two of them; always chunked. `clean`: the last chunk follows.
+    /// Events of a stream with a wait between two of them; always chunked. `cut`: how it ends, if not in order.
     Events {
         events: Vec<Bytes>,
         gap: Duration,
-        clean: bool,
+        cut: Option<Cut>,
     },
 }
 
@@ -196,6 +196,7 @@ impl Plan {
         let mut parts = Vec::new();
         let mut length = None;
         let mut clean = true;
+        let mut streams_into = None;
         match &answer.body {
             Body::Whole(body) => {
                 let off_by = if let Some(Fault::WrongLength { by }) = delivery.fault { *by } else { 0 };
@@ -204,7 +205,7 @@ impl Plan {
                 }
                 paced(&mut parts, body, delivery.pace, framing);
             }
-            Body::Events { events, gap, clean: ends } => {
+            Body::Events { events, gap, cut } => {
                 for (place, event) in events.iter().enumerate() {
                     let pause = if place == 0 { Duration::ZERO } else { *gap };
                     let mut pieces = Vec::new();
@@ -216,7 +217,12 @@ impl Plan {
                             .map(|(piece, (bytes, wait))| (bytes, if piece == 0 { wait + pause } else { wait })),
                     );
                 }
-                clean = *ends;
+                clean = matches!(cut, None | Some(Cut::Clean));
+                streams_into = match cut {
+                    Some(Cut::Reset) => Some(After::Reset),
+                    Some(Cut::Silence) => Some(After::AwaitClient),
+                    _ => None,
+                };
             }
         }
         if matches!(framing, Framing::Chunked(_)) && clean {
@@ -224,7 +230,7 @@ impl Plan {
         }
         let mut head = BytesMut::with_capacity(512);
         write_head(&mut head, answer, length, matches!(framing, Framing::Chunked(_)), keep_alive);
-        let ending = if keep_alive && clean { After::KeepAlive } else { After::Close };
+        let ending = streams_into.unwrap_or(if keep_alive && clean { After::KeepAlive } else { After::Close });
         let whole = clean && !matches!(fault_after, Some(After::Reset)) && cut.is_none();
         Self { head, parts, cut, after: fault_after.unwrap_or(ending), whole }
     }

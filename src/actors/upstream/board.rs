@@ -43,8 +43,10 @@ pub struct Shown {
 /// How large the next calls may be.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Sizes {
-    /// What refusals have taught.
+    /// What refusals of calls for vectors have taught.
     pub(super) learned: Limits,
+    /// What refusals of rerank calls have taught.
+    pub(super) ranking: Limits,
     /// What the quota leaves to a batch call.
     pub(super) batch: Limits,
 }
@@ -91,8 +93,13 @@ impl Board {
         self.allowances.lock()[usize::from(!class.is_interactive())]
     }
 
-    /// What this upstream's refusals have taught about the size of a call, and for a batch call also what its quota
-    /// leaves now.
+    /// What this upstream's refusals have taught about the size of a rerank call.
+    pub fn rerank_limits(&self) -> Limits {
+        self.sizes.lock().ranking
+    }
+
+    /// What this upstream's refusals have taught about the size of a call for vectors, and for a batch call also what
+    /// its quota leaves now.
     pub fn call_limits(&self, batch: bool) -> Limits {
         let sizes = *self.sizes.lock();
         if batch { sizes.learned.tighter(sizes.batch) } else { sizes.learned }

@@ -98,6 +98,7 @@ name = "text-embedding-3-small"
 [[models]]
 name = "search"
 kind = "embedding"
+symmetric = true
 dimensions = 3072
 matryoshka = {{ min = 1, max = 3072 }}
 max_input_tokens = 8191
@@ -117,6 +118,7 @@ price_usd_per_thousand_searches = "2.00"
 [[models]]
 name = "local"
 kind = "embedding"
+symmetric = true
 dimensions = 1024
 max_input_tokens = 8192
 case = "kept"

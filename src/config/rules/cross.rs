@@ -4,7 +4,7 @@ use super::models::ModelEntry;
 use super::upstreams::UpstreamEntry;
 use crate::config::builtin::{DEMO_KEY, DEMO_KEY_SHA256};
 use crate::config::fields::Fields;
-use crate::config::plan::{CacheBackend, Case, Model, ModelKind, Normalization, Plan, Prices, TenantSource};
+use crate::config::plan::{CacheBackend, Case, Model, ModelKind, Normalization, Plan, Prices, Provider, TenantSource};
 use crate::config::problem::{Path, Report};
 use crate::config::secret::Secret;
 
@@ -19,6 +19,7 @@ pub(super) fn check(
     for entry in models {
         check_price(entry, upstreams, plan, tenants, report);
         check_served(entry, plan, report);
+        check_symmetric(entry, plan, report);
     }
     check_case(plan, report);
     check_split_spaces(plan, upstreams, report);
@@ -88,6 +89,16 @@ fn check_served(entry: &ModelEntry, plan: &Plan, report: &mut Report) {
     let mut serves = plan.upstreams.iter().flat_map(|upstream| &upstream.serves);
     if !serves.any(|serves| answers(plan, &entry.model, serves.model.as_str())) {
         entry.fields.warning(report, "name", "no upstream serves it, so every request for it fails");
+    }
+}
+
+/// Cohere's models are none of those that make one vector of a text, and must be told what it is for.
+fn check_symmetric(entry: &ModelEntry, plan: &Plan, report: &mut Report) {
+    let ModelEntry { model, fields } = entry;
+    let mut cohere = plan.upstreams.iter().filter(|upstream| upstream.provider == Provider::Cohere);
+    if model.symmetric && cohere.any(|upstream| upstream.serves.iter().any(|serves| serves.model == model.name)) {
+        let what = "Cohere's models make another vector of a query than of a document";
+        fields.problem(report, "symmetric", what, "remove it");
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
         ),
         ("store", "path", before.store.path != after.store.path, before.store.path.display().to_string()),
         ("store", "redis_url", before.store.redis_url != after.store.redis_url, "another server".to_owned()),
+        ("store", "redis_ca", before.store.redis_tls != after.store.redis_tls, "other certificate files".to_owned()),
         (
             "store",
             "redis_timeout_ms",
@@ -39,6 +40,12 @@ pub(crate) fn check(tree: &Table, before: &Plan, after: &Plan, report: &mut Repo
             "redis_lease_s",
             before.store.redis_lease != after.store.redis_lease,
             before.store.redis_lease.as_secs_f64().to_string(),
+        ),
+        (
+            "store",
+            "redis_owed_records",
+            before.store.redis_owed_records != after.store.redis_owed_records,
+            before.store.redis_owed_records.to_string(),
         ),
         (
             "cache",

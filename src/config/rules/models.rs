@@ -87,6 +87,7 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
         matryoshka,
         enforce_dimensions,
         max_input_tokens: fields.int_unless_zero("max_input_tokens"),
+        max_output_tokens: fields.int_unless_zero("max_output_tokens"),
         tokenizer: match fields.text("tokenizer") {
             "cl100k" => Tokenizer::Cl100k,
             "o200k" => Tokenizer::O200k,
@@ -98,6 +99,7 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
             "kept" => Case::Kept,
             _ => Case::Unknown,
         },
+        symmetric: fields.flag("symmetric"),
         prices: prices(fields, money, report),
         pairwise: fields.flag("pairwise"),
         fallbacks: fields.texts("fallbacks").iter().map(|(name, _)| ModelName::from(*name)).collect(),

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::config::environment::Environment;
 use crate::config::fields::Fields;
 use crate::config::plan::{
-    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, Normalization, Quota, Retry, Server, Slo, Store,
+    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, Normalization, Quota, RedisTls, Retry, Server,
+    Slo, Store,
 };
 use crate::config::problem::Report;
 use crate::config::tree::Table;
@@ -173,8 +174,10 @@ pub(super) fn store(fields: &Fields, environment: &Environment, report: &mut Rep
         durability: if fields.text("durability") == "power" { Durability::Power } else { Durability::Process },
         retention_days: fields.int_unless_zero("retention_days"),
         redis_url: redis_url(fields, environment, report),
+        redis_tls: redis_tls(fields, report),
         redis_timeout: fields.millis("redis_timeout_ms"),
         redis_lease: fields.seconds("redis_lease_s"),
+        redis_owed_records: fields.int("redis_owed_records"),
     }
 }
 
@@ -185,6 +188,27 @@ fn redis_url(fields: &Fields, environment: &Environment, report: &mut Report) ->
         fields.problem(report, "redis_url", "is not the URL of a Redis server", "expected redis://host:6379");
     }
     Some(url)
+}
+
+/// The PEM files for `rediss:`; what is in them is judged when they are used.
+fn redis_tls(fields: &Fields, report: &mut Report) -> RedisTls {
+    let mut file = |key: &'static str| {
+        let path = path(fields, key)?;
+        let what = match std::fs::read(&path) {
+            Ok(bytes) if memchr::memmem::find(&bytes, b"-----BEGIN ").is_some() => return Some(path),
+            Ok(_) => "is not PEM".to_owned(),
+            Err(error) => format!("cannot be read: {error}"),
+        };
+        let right = "a PEM file; the path is relative to the current directory";
+        fields.problem(report, key, format!("the file {} {what}", path.display()), right);
+        None
+    };
+    let (ca, cert, key) = (file("redis_ca"), file("redis_cert"), file("redis_key"));
+    if path(fields, "redis_cert").is_some() != path(fields, "redis_key").is_some() {
+        let right = "store.redis_cert and store.redis_key belong together: set both or none";
+        fields.problem(report, "redis_cert", "one of two", right);
+    }
+    RedisTls { ca, identity: cert.zip(key) }
 }
 
 /// Whoever uses Redis needs its address.
@@ -304,5 +328,7 @@ pub(super) fn slo(fields: &Fields, report: &mut Report) -> Slo {
         interactive_p99: fields.millis("interactive_p99_ms"),
         rerank_p95: fields.millis("rerank_p95_ms"),
         rerank_p99: fields.millis("rerank_p99_ms"),
+        chat_p95: fields.millis("chat_p95_ms"),
+        chat_p99: fields.millis("chat_p99_ms"),
     }
 }

@@ -55,6 +55,7 @@ pub(super) fn build<'a>(
             max_batch_items: fields.int_unless_zero("max_batch_items"),
             max_batch_tokens: fields.int_unless_zero("max_batch_tokens"),
             max_batch_bytes: fields.int_unless_zero("max_batch_bytes"),
+            stream_usage: fields.flag("stream_usage"),
             breaker: own_breaker.map_or_else(|| breaker.clone(), |own| breaker_with(breaker, &own)),
             serves: serves(fields, provider, models, money, report),
         });
@@ -176,7 +177,12 @@ fn can_serve(provider: Provider, kind: ModelKind) -> bool {
         ModelKind::Chat => {
             matches!(
                 provider,
-                Provider::OpenAi | Provider::Azure | Provider::Ollama | Provider::Vllm | Provider::Anthropic
+                Provider::OpenAi
+                    | Provider::Azure
+                    | Provider::Ollama
+                    | Provider::Vllm
+                    | Provider::Anthropic
+                    | Provider::Simulated
             )
         }
     }

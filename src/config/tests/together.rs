@@ -50,6 +50,23 @@ fn an_embedding_model_has_no_fallbacks() {
 }
 
 #[test]
+fn a_cohere_model_tells_queries_from_documents() {
+    let with = |provider: &str| {
+        let text = valid_but("dimensions = 8", "dimensions = 8\nsymmetric = true");
+        format!(
+            "{text}[[upstreams]]\nid = \"c\"\nprovider = \"{provider}\"\nbase_url = \"https://one.test\"\n\
+             api_key = {{ value = \"k\" }}\nserves = [{{ model = \"m\" }}]\n"
+        )
+    };
+    check(
+        &with("cohere"),
+        &["t.toml:4: models[0].symmetric (m): Cohere's models make another vector of a query than of a document; \
+           remove it"],
+    );
+    check(&with("tei"), &[]);
+}
+
+#[test]
 fn widths_must_be_possible() {
     let with = |keys: &str| valid_but("dimensions = 8", keys);
     let place = |line: usize, key: &str| format!("t.toml:{line}: models[0].{key} (m): ");

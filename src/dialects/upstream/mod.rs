@@ -21,6 +21,7 @@ use crate::config::plan::Provider;
 
 pub use decode::{EmbedAnswer, Expect, decode_embed};
 pub use error::{decode_error, names_fewer_items};
+pub use openai::path as openai_path;
 pub use rerank::{decode_rerank, encode_rerank};
 pub use scrub::scrub;
 

@@ -45,7 +45,7 @@ pub(super) fn encode_embed(provider: Provider, request: &EmbedRequest<'_>) -> Re
 }
 
 /// The path of `operation`: a deployment's own at Azure, the plain one elsewhere.
-pub(super) fn path(provider: Provider, remote_model: &str, operation: &str) -> String {
+pub fn path(provider: Provider, remote_model: &str, operation: &str) -> String {
     if provider != Provider::Azure {
         return format!("/{operation}");
     }

@@ -141,6 +141,19 @@ fn change_error(change: Change) -> ApiError {
         Change::Doubtful => {
             ApiError::new(Code::StoreUnavailable, "the change is in force, but the disk has not confirmed it")
         }
+        Change::NotShared => ApiError::new(
+            Code::StoreUnavailable,
+            "the store that replicas share does not answer; nothing is known to have changed, so look before sending it again",
+        ),
+        Change::NotHeard => ApiError::new(
+            Code::StoreUnavailable,
+            "the change is made, but not every replica has confirmed that it is in force; send it again to wait for them",
+        ),
+        Change::OnlyHere => ApiError::new(
+            Code::StoreUnavailable,
+            "the key is revoked on this replica only: the store that replicas share does not answer; the others follow \
+             when it does",
+        ),
         Change::Fault => ApiError::new(Code::Internal, "the gateway failed; nothing was changed"),
     }
 }

@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 
 use super::{Answer, change_error, done, gate, json_body, shown, text_of};
 use crate::actors::ledger;
+use crate::clock;
 use crate::error::{ApiError, Code};
 use crate::gateway::Gateway;
 use crate::ids::{KeyFingerprint, TenantId};
 use crate::pure::money::Money;
 use crate::pure::utc::Stamp;
 use crate::runtime::TenantRuntime;
+use crate::store::redis::directory::Heard;
 
 /// Longest idempotency key.
 const LONGEST_KEY: usize = 200;
@@ -23,6 +25,7 @@ pub(super) async fn list(request: HttpRequest) -> HttpResponse {
     let answer = async {
         gate::authorize(&request)?;
         let gateway = &crate::edge::worker(&request)?.gateway;
+        gateway.catch_up(clock::mono()).await;
         let running = gateway.running.load_full();
         let sorted: BTreeMap<_, _> = running.tenants.iter().collect();
         let mut list = Vec::with_capacity(sorted.len());
@@ -51,8 +54,9 @@ pub(super) async fn create(request: HttpRequest, body: Result<Bytes, actix_web::
         let gateway = &crate::edge::worker(&request)?.gateway;
         let settings = json_body(body)?;
         text_of(&settings, "id")?;
-        let made = gateway.create_tenant(&by, settings).await.map_err(change_error)?;
-        Ok(HttpResponse::Created().json(describe(gateway, &made).await?))
+        let (made, heard) = gateway.create_tenant(&by, settings).await.map_err(change_error)?;
+        let answer = describe(gateway, &made).await?;
+        Ok(HttpResponse::Created().json(with_replicas(answer, heard)))
     };
     shown(&request, answer.await)
 }
@@ -91,12 +95,14 @@ pub(super) async fn add_key(request: HttpRequest, id: Path<String>) -> HttpRespo
         let by = gate::authorize(&request)?;
         let gateway = &crate::edge::worker(&request)?.gateway;
         let key = gateway.add_key(&by, &TenantId::from(id.as_str())).await.map_err(change_error)?;
-        Ok(HttpResponse::Created().insert_header(("cache-control", "no-store")).json(json!({
+        let answer = json!({
             "tenant": id.as_str(),
             "key": key.secret.expose(),
             "fingerprint": key.fingerprint,
             "created": Stamp(key.created).to_string(),
-        })))
+        });
+        let answer = with_replicas(answer, key.heard);
+        Ok(HttpResponse::Created().insert_header(("cache-control", "no-store")).json(answer))
     };
     shown(&request, answer.await)
 }
@@ -108,8 +114,9 @@ pub(super) async fn revoke_key(request: HttpRequest, path: Path<(String, String)
         let gateway = &crate::edge::worker(&request)?.gateway;
         let (id, fingerprint) = path.into_inner();
         let (id, fingerprint) = (TenantId::from(id), KeyFingerprint::from(fingerprint));
-        let at = gateway.revoke_key(&by, &id, &fingerprint).await.map_err(change_error)?;
-        done(json!({ "tenant": id, "fingerprint": fingerprint, "revoked": Stamp(at).to_string() }))
+        let (at, heard) = gateway.revoke_key(&by, &id, &fingerprint).await.map_err(change_error)?;
+        let answer = json!({ "tenant": id, "fingerprint": fingerprint, "revoked": Stamp(at).to_string() });
+        done(with_replicas(answer, heard))
     };
     shown(&request, answer.await)
 }
@@ -136,6 +143,14 @@ fn unknown(id: &TenantId) -> ApiError {
     ApiError::new(Code::RouteNotFound, format!("there is no tenant {:?}", id.as_str()))
 }
 
+/// Where replicas share tenants, an answer to a change says on which of them it is in force.
+fn with_replicas(mut answer: Value, heard: Option<Heard>) -> Value {
+    if let Some(heard) = heard {
+        answer["replicas"] = json!({ "confirmed": heard.confirmed, "silent": heard.silent });
+    }
+    answer
+}
+
 /// Refuses members that mean nothing: a misspelt one would be without effect.
 fn only(body: &Value, known: &[&'static str]) -> Result<(), ApiError> {
     let stranger =
@@ -150,6 +165,7 @@ fn only(body: &Value, known: &[&'static str]) -> Result<(), ApiError> {
 }
 
 async fn described(gateway: &Gateway, id: &TenantId) -> Result<Value, ApiError> {
+    gateway.catch_up(clock::mono()).await;
     let tenant = gateway.running.load().tenants.get(id).cloned().ok_or_else(|| unknown(id))?;
     describe(gateway, &tenant).await
 }

@@ -74,13 +74,13 @@ const OPERATIONS: &[Operation] = &[
     operation("post", "/admin/tenants/{id}/drill", "Makes the tenant's actor fail and restart, to prove that it can"),
     operation("post", "/admin/tenants/{id}/keys", "Makes a key; the only time that its secret is told")
         .creates("NewKey"),
-    operation("delete", "/admin/tenants/{id}/keys/{fingerprint}", "Revokes a key, in force for the next request"),
+    operation("delete", "/admin/tenants/{id}/keys/{fingerprint}", "Revokes a key, in force for the next request on every replica"),
     operation("get", "/admin/usage", "The cost report, as `vectorgate usage` prints it")
         .asks(&[
             ("tenant", "Only this tenant"),
             SINCE_UNTIL[0],
             SINCE_UNTIL[1],
-            ("by", "Sums by any of tenant, model, class, collection, day, comma-separated; without it, the records"),
+            ("by", "Sums by any of tenant, key, model, class, collection, upstream, day, comma-separated; without it, the records"),
             ("format", "table, csv or jsonl (default)"),
         ])
         .answers("Text")

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::dialects::ClientDialect;
+use crate::dialects::chat::ChatApi;
 use crate::edge::routes::{self, Does, Look, Op};
 use crate::error::Code;
 
@@ -16,6 +17,7 @@ pub(super) fn add(paths: &mut Map<String, Value>) {
     for route in routes::listed() {
         let (method, operation) = match route.does {
             Does::Post(op) => ("post", post(op, route.dialect)),
+            Does::Chat(api) => ("post", chat(api, route.dialect)),
             Does::Get(look) => ("get", get(look, route.dialect)),
         };
         super::add(paths, route.path, method, operation);
@@ -65,15 +67,31 @@ fn post(op: Op, dialect: ClientDialect) -> Value {
             ("embeddings", "Whatever the model is for", either)
         }
     };
+    let good = json!({
+        "description": "In the provider's own form",
+        "headers": schemas::answer_headers(),
+        "content": { "application/json": { "schema": schemas::answer(op, dialect) } },
+    });
+    asked(tag, what, dialect, body, good)
+}
+
+fn chat(api: ChatApi, dialect: ClientDialect) -> Value {
+    let good = json!({
+        "description": "The provider's own answer; with `stream`, its events as they come (cost and remaining budget are \
+                        then not known when the head leaves)",
+        "headers": schemas::chat_headers(),
+        "content": {
+            "application/json": { "schema": { "type": "object" } },
+            "text/event-stream": { "schema": { "type": "string" } },
+        },
+    });
+    asked("chat", "Pass a chat through", dialect, schemas::chat(api), good)
+}
+
+/// A POST with `body` that is answered with `good`, or fails.
+fn asked(tag: &str, what: &str, dialect: ClientDialect, body: Value, good: Value) -> Value {
     let mut responses = failures(dialect);
-    responses.insert(
-        "200".to_owned(),
-        json!({
-            "description": "In the provider's own form",
-            "headers": schemas::answer_headers(),
-            "content": { "application/json": { "schema": schemas::answer(op, dialect) } },
-        }),
-    );
+    responses.insert("200".to_owned(), good);
     // A fault of the request that only the provider could see keeps the provider's status and words.
     responses.insert(
         "4XX".to_owned(),

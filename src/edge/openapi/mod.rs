@@ -60,6 +60,7 @@ pub fn document() -> Value {
         "tags": [
             { "name": "embeddings", "description": "Texts to vectors" },
             { "name": "rerank", "description": "A query and documents to scores" },
+            { "name": "chat", "description": "Messages to text, passed through" },
             { "name": "models", "description": "What a key may use" },
             { "name": "health", "description": "On both listeners" },
             { "name": "admin", "description": "On the admin listener (`server.admin_listen`)" },

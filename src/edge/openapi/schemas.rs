@@ -9,6 +9,7 @@ use crate::config::plan::{BudgetPeriod, Stage};
 use crate::dialects::ClientDialect::{
     self, Anthropic, Azure, CohereV1, CohereV2, Jina, Ollama, OllamaLegacy, OpenAi, Tei, TeiOpenAi, Voyage,
 };
+use crate::dialects::chat::ChatApi;
 use crate::edge::routes::Op;
 use crate::pure::class::TrafficClass;
 
@@ -200,6 +201,27 @@ pub(super) fn similarity() -> Value {
     })
 }
 
+/// A chat request, as far as the gateway reads it; every other member goes on to the provider as it is.
+pub(super) fn chat(api: ChatApi) -> Value {
+    use Holds::{Bool, Object, Text, Whole};
+
+    const ALWAYS: &[Member] = &[("model", Text), ("stream", Bool), ("service_tier", Text)];
+    let (own, spoken): (&[Member], &str) = match api {
+        ChatApi::Chat => (
+            &[("stream_options", Object), ("max_tokens", Whole), ("max_completion_tokens", Whole), ("n", Whole)],
+            "messages",
+        ),
+        ChatApi::Completions => {
+            (&[("stream_options", Object), ("max_tokens", Whole), ("n", Whole), ("best_of", Whole)], "prompt")
+        }
+        ChatApi::Responses => (&[("max_output_tokens", Whole)], "input"),
+        ChatApi::Messages => (&[("max_tokens", Whole)], "messages"),
+    };
+    let mut schema = object(&["model"], &[ALWAYS, own].concat());
+    schema["properties"][spoken] = json!({});
+    schema
+}
+
 /// An answer, as far as generators need it; the whole is in the provider's own documentation.
 pub(super) fn answer(op: Op, dialect: ClientDialect) -> Value {
     let list = json!({ "type": "array" });
@@ -260,6 +282,8 @@ pub(super) fn shared() -> Value {
             "credits": amount(),
             "period": { "enum": periods.map(|period| serde_json::to_value(period).unwrap_or_default()) },
             "keys": { "type": "array", "items": object(&["fingerprint"], &[("fingerprint", Text), ("created", Text)]) },
+            "source": { "enum": ["file", "admin"] },
+            "replicas": reference("Replicas"),
         },
     });
     let new_tenant = object(
@@ -339,8 +363,10 @@ pub(super) fn shared() -> Value {
         },
         "NewKey": object(
             &["tenant", "key", "fingerprint"],
-            &[("tenant", Text), ("key", Text), ("fingerprint", Text), ("created", Text)],
+            &[("tenant", Text), ("key", Text), ("fingerprint", Text), ("created", Text), ("replicas", Object)],
         ),
+        // On which replicas a change is in force, where they share tenants.
+        "Replicas": object(&["confirmed", "silent"], &[("confirmed", Texts), ("silent", Texts)]),
     })
 }
 
@@ -445,9 +471,12 @@ const WAIT_HEADERS: [(&str, &str); 4] = [
     ("X-Retrieval-Fallback", "`lexical-only`: search without vectors instead of waiting"),
 ];
 
+/// Headers of chat answers alone.
+const CHAT_HEADERS: [(&str, &str); 1] = [("X-Gateway-Model", "The model that answered: a fallback's name if one did")];
+
 /// The shared headers.
 pub(super) fn headers() -> Value {
-    let all = ANSWER_HEADERS.iter().chain(&WAIT_HEADERS);
+    let all = ANSWER_HEADERS.iter().chain(&WAIT_HEADERS).chain(&CHAT_HEADERS);
     let described =
         all.map(|(name, text)| ((*name).to_owned(), json!({ "description": text, "schema": { "type": "string" } })));
     Value::Object(described.collect())
@@ -461,6 +490,14 @@ fn references(names: &[(&str, &str)]) -> Value {
 /// Headers of a good answer.
 pub(super) fn answer_headers() -> Value {
     references(&ANSWER_HEADERS)
+}
+
+/// Headers of a chat answer, whole or streamed.
+pub(super) fn chat_headers() -> Value {
+    let kept = |name: &str| !matches!(name, "X-Cache-Hits" | "X-Embedding-Space" | "X-Embedding-Model");
+    let mut all: Vec<(&str, &str)> = ANSWER_HEADERS.into_iter().filter(|(name, _)| kept(name)).collect();
+    all.extend(CHAT_HEADERS);
+    references(&all)
 }
 
 /// Headers of an answer that says when to try again.

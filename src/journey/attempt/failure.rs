@@ -14,7 +14,7 @@ use crate::pure::admission::OutcomeKind;
 use crate::worker::CallError;
 
 /// A part that did not succeed.
-pub(super) enum PartError {
+pub(in crate::journey) enum PartError {
     /// The upstream takes fewer inputs at once; nothing was charged.
     TooLarge {
         /// What it refused.
@@ -34,7 +34,7 @@ pub(super) enum PartError {
 }
 
 /// A call that brought no usable answer.
-pub(super) struct Failure {
+pub(in crate::journey) struct Failure {
     /// What the client reads if there is no other try.
     pub error: ApiError,
     /// Whether another try, here or elsewhere, may help.
@@ -99,12 +99,18 @@ impl Failure {
         }
     }
 
-    /// The provider's own no. `indices` are the client's numbers of the part's items, `refused` what it was too much of.
-    pub fn provider(error: ProviderError, indices: &[usize], embeds: bool, refused: Option<TooLarge>) -> Failure {
+    /// The provider's own no. `indices` are the client's numbers of the part's items, which it calls `field`; `refused`
+    /// is what it was too much of.
+    pub fn provider(
+        error: ProviderError,
+        indices: &[usize],
+        field: Option<&str>,
+        refused: Option<TooLarge>,
+    ) -> Failure {
         let ProviderError { status, fault, message, .. } = error;
         let elsewhere = matches!(fault, Fault::Auth | Fault::Quota | Fault::RateLimited | Fault::Server);
         let (message, named) = match fault {
-            Fault::Request | Fault::TooLarge => name_item(&message, indices, embeds),
+            Fault::Request | Fault::TooLarge => name_item(&message, indices, field),
             _ => (message, None),
         };
         let retry_after = if fault == Fault::Quota { Some(refuse::OUT_OF_CREDIT_WAIT) } else { error.wait_hint };
@@ -139,17 +145,21 @@ impl Failure {
 }
 
 /// A refusal with its input counted as the client counts, and the input's place in the part if the refusal is about one.
-fn name_item(message: &str, indices: &[usize], embeds: bool) -> (String, Option<usize>) {
+fn name_item(message: &str, indices: &[usize], field: Option<&str>) -> (String, Option<usize>) {
     let (message, named) = renumber(message, |place| indices.get(place).copied());
     let only = if let [only] = indices { Some(*only) } else { None };
     let Some(item) = named.or(only) else { return (message, None) };
-    let told = !embeds || message.contains("input[");
-    let message = if told { message } else { format!("input[{item}]: {message}") };
+    let message = match field {
+        Some(field) if !message.contains("input[") && !message.contains(&format!("{field}[")) => {
+            format!("{field}[{item}]: {message}")
+        }
+        _ => message,
+    };
     (message, indices.iter().position(|index| *index == item))
 }
 
 /// How an error counts for the upstream.
-pub(super) fn kind_of(error: &ProviderError) -> OutcomeKind {
+pub(in crate::journey) fn kind_of(error: &ProviderError) -> OutcomeKind {
     match error.fault {
         Fault::Request | Fault::TooLarge => OutcomeKind::RequestError,
         Fault::Auth => OutcomeKind::KeyRejected,
@@ -180,7 +190,7 @@ mod tests {
     /// Items 4 and 7 of the client's list make the part.
     #[track_caller]
     fn check(error: ProviderError, status: u16, code: Code, message: &str, elsewhere: bool, reach: Option<Reach>) {
-        let failure = Failure::provider(error, &[4, 7], true, None);
+        let failure = Failure::provider(error, &[4, 7], Some("input"), None);
         assert_eq!((failure.error.status(), failure.error.code), (status, code));
         assert_eq!((failure.error.message.as_ref(), failure.elsewhere, failure.reach), (message, elsewhere, reach));
     }
@@ -192,9 +202,11 @@ mod tests {
         check(no("item at index 0"), 422, Code::InvalidInput, "input[4]: item at index 4", false, Some(Reach::Item(0)));
         check(no("a text is too long"), 422, Code::InvalidInput, "a text is too long", false, None);
         check(no("not allowed"), 422, Code::InvalidInput, "not allowed", false, Some(Reach::Request));
-        let alone = Failure::provider(no("too long"), &[9], true, None);
+        let alone = Failure::provider(no("too long"), &[9], Some("input"), None);
         assert_eq!((alone.error.message.as_ref(), alone.reach), ("input[9]: too long", Some(Reach::Item(0))));
-        let document = Failure::provider(no("too long"), &[9], false, None);
+        let text = Failure::provider(no("too long"), &[9], Some("texts"), None);
+        assert_eq!(text.error.message, "texts[9]: too long", "by the client's own word");
+        let document = Failure::provider(no("too long"), &[9], None, None);
         assert_eq!(document.error.message, "too long", "a rerank request has no `input`");
     }
 

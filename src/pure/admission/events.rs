@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Allowance, Attempt, Effect, LastError, Outcome, OutcomeKind, ParkReason, Policy, UpstreamSnapshot, UpstreamState,
-    Vectors, slot_of,
+    Allowance, Attempt, Effect, LastError, Outcome, OutcomeKind, ParkReason, Policy, REPORT_GRACE, UpstreamSnapshot,
+    UpstreamState, Vectors, slot_of,
 };
 use crate::ids::AttemptId;
 use crate::pure::breaker::{self, Failure, Phase, State};
@@ -76,6 +76,27 @@ impl OutcomeKind {
 }
 
 impl UpstreamState {
+    /// The answer to a granted call has begun, `latency` after it was sent, and may go on for as long as `longest`. The
+    /// breaker learns now what it would otherwise learn at the answer's end, which for a stream is too late.
+    pub fn answered(&mut self, id: AttemptId, latency: Duration, longest: Duration, now: Mono) {
+        self.settle(now);
+        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.heard) else { return };
+        let (before, ticket) = (attempt.expires, attempt.ticket);
+        attempt.heard = true;
+        attempt.expires = now.plus(longest).plus(REPORT_GRACE);
+        let expires = attempt.expires;
+        if !self.expiries.remove(&(before, id)) {
+            self.effects.push(Effect::Impossible("a call in flight had no expiry"));
+        }
+        self.expiries.insert((expires, id));
+        let transition = self.breaker.record(ticket, breaker::Event::Success { latency }, now);
+        self.effects.extend(transition.map(Effect::Breaker));
+        let follow_up = self.breaker.follow_up(ticket);
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            attempt.ticket = follow_up;
+        }
+    }
+
     /// Learns how a granted call ended. A second report about the same call, or one after it was given up as lost,
     /// changes nothing.
     pub fn finished(&mut self, id: AttemptId, outcome: Outcome, now: Mono) {
@@ -89,7 +110,12 @@ impl UpstreamState {
         self.hear(&outcome.headers, attempt.begun, now);
         self.adapt(&attempt, outcome.kind, now);
         self.pause(&attempt, &outcome, now);
-        let transition = self.breaker.record(attempt.ticket, outcome.kind.breaker_event(), now);
+        let event = match outcome.kind.breaker_event() {
+            // It was counted when its answer began.
+            breaker::Event::Success { .. } if attempt.heard => breaker::Event::Neutral,
+            event => event,
+        };
+        let transition = self.breaker.record(attempt.ticket, event, now);
         self.effects.extend(transition.map(Effect::Breaker));
         if let Some(name) = outcome.kind.error_name() {
             self.last_error = Some((name, now));
@@ -274,6 +300,11 @@ impl UpstreamState {
     /// Whether a call in flight is interactive; `None` for one that is not known.
     pub fn is_interactive(&self, id: AttemptId) -> Option<bool> {
         self.attempts.get(&id).map(|attempt| attempt.tier == Tier::Interactive)
+    }
+
+    /// Whether the answer to a call in flight has begun, as far as was told.
+    pub fn is_answered(&self, id: AttemptId) -> bool {
+        self.attempts.get(&id).is_some_and(|attempt| attempt.heard)
     }
 
     /// The gateway is shutting down; there is no way back. Batch work that has had no call leaves the queue and finds no

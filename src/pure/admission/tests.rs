@@ -512,3 +512,47 @@ fn a_snapshot_can_be_written_down() {
     assert!(text.contains(r#""breaker":"open","breaker_reason":"ratio","usable":false"#), "{text}");
     assert!(text.contains(r#""last_error":{"kind":"server_error","ago_ms":500}"#), "{text}");
 }
+
+#[test]
+fn an_answer_that_has_begun_is_counted_then_and_may_go_on_for_long() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let mut state = UpstreamState::new(policy());
+    // Closed: one success when it begins, none when it ends, a failure if it breaks.
+    granted(&mut state, 1, TrafficClass::Chat, 10, at(0));
+    state.answered(AttemptId(1), Duration::from_millis(300), HOUR, at(300));
+    state.answered(AttemptId(1), Duration::from_millis(300), HOUR, at(400));
+    assert_eq!(state.breaker.totals(at(400)).all(), 1);
+    assert!(state.is_answered(AttemptId(1)) && !state.is_answered(AttemptId(2)));
+    // Far beyond the time of a call it is still under way.
+    assert!(!state.poll(at(600_000)).effects.contains(&Effect::Lost(AttemptId(1))));
+    assert_eq!(state.in_flight(), 1);
+    state.finished(AttemptId(1), Outcome::bare(OK), at(600_000));
+    assert_eq!((state.breaker.totals(at(600_000)).all(), state.in_flight()), (0, 0));
+    granted(&mut state, 2, TrafficClass::Chat, 10, at(600_000));
+    state.answered(AttemptId(2), Duration::from_millis(300), HOUR, at(600_300));
+    state.finished(AttemptId(2), Outcome::bare(OutcomeKind::Transport), at(600_400));
+    let totals = state.breaker.totals(at(600_400));
+    assert_eq!((totals.all(), totals.bad), (2, 1));
+    // One that is never reported is lost in the end.
+    granted(&mut state, 3, TrafficClass::Chat, 10, at(700_000));
+    state.answered(AttemptId(3), Duration::from_millis(300), HOUR, at(700_300));
+    assert!(state.poll(at(700_300 + 3_606_000)).effects.contains(&Effect::Lost(AttemptId(3))));
+}
+
+#[test]
+fn a_stream_that_outlives_its_time_as_a_probe_has_proved_the_upstream_well() {
+    let mut state = UpstreamState::new(policy());
+    for n in 0..20 {
+        granted(&mut state, n, TrafficClass::Chat, 10, at(0));
+        state.finished(AttemptId(n), Outcome::bare(OutcomeKind::ServerError), at(1));
+    }
+    assert_eq!(state.breaker.phase(), Phase::Open);
+    for (n, ms) in [(100, 66_000), (101, 72_000), (102, 78_000)] {
+        granted(&mut state, n, TrafficClass::Chat, 10, at(ms));
+        state.answered(AttemptId(n), Duration::from_millis(100), Duration::from_secs(3_600), at(ms + 100));
+    }
+    assert_eq!(state.breaker.phase(), Phase::Closed, "three first events closed it");
+    state.poll(at(200_000));
+    state.finished(AttemptId(100), Outcome::bare(OutcomeKind::ClientGone), at(200_000));
+    assert_eq!(state.breaker.phase(), Phase::Closed, "and whoever leaves later changes nothing");
+}

@@ -11,7 +11,8 @@
 --       9 late      hash: holds that were charged although nothing was known of them
 -- ARGV  1 verb, 2 budget or "-", 3 start of the period (ms), 4 deadline (ms of this server's clock, 0: none), 5.. its own
 -- All keys carry the tenant's hash tag, so they lie in one slot. Every answer begins with
--- { status, epoch, remaining or "-", whether settlements may free more, start of the period, spent, held }.
+-- { status, epoch, remaining or "-", whether settlements may free more, start of the period, spent, held, credits, written
+-- off, open holds }.
 
 local BOOK, HOLDS, DUE, LAPSED, CREDITED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local PARTS, RECORDS, SEQS, LATE = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -62,7 +63,8 @@ local function answer(status, ...)
     remaining = text(available())
     if compare(at_best(), ZERO) == 0 then hope = '0' end
   end
-  return { status, epoch, remaining, hope, ms(book.period), text(book.spent), text(book.held), ... }
+  return { status, epoch, remaining, hope, ms(book.period), text(book.spent), text(book.held), text(book.credits),
+    text(book.written_off), ms(redis.call('HLEN', HOLDS)), ... }
 end
 
 local function roll(start)
@@ -252,4 +254,4 @@ end
 -- "look": ends leases that are over, and tells the rest.
 while sweep() == STEP do end
 save()
-return answer('ok', text(book.credits), text(book.written_off), ms(redis.call('HLEN', HOLDS)))
+return answer('ok')

@@ -1,8 +1,7 @@
-//! When a server counts as gone: one broken connection or a few steps without an answer. While it is gone nobody waits for
-//! it; the upkeep looks for it and says when it is back. Knows no sockets and no clock.
-
-/// Steps in a row without an answer, after which nobody waits any more. One alone may be bad luck.
-const SILENT_STEPS: u32 = 3;
+//! When a server counts as gone, and when nobody waits for it. One step without an answer makes it suspect: from then on
+//! every further step fails at once, until a look for a sign of life says that it was bad luck, or that the server is gone.
+//! So a request whose steps follow each other waits for one of them in vain, never for several. Knows no sockets and no
+//! clock.
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +10,8 @@ pub enum Step {
     Answered,
     /// Without one in time.
     Silent,
+    /// It was a look for a sign of life, and there was none in time.
+    Lifeless,
     /// The connection broke, or the server refuses to serve.
     Broken,
 }
@@ -18,23 +19,21 @@ pub enum Step {
 /// Whether the server is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It is; so many steps in a row had no answer.
-    Up {
-        /// Steps without an answer since the last one.
-        silent: u32,
-    },
-    /// It is not.
+    /// It answers.
+    Up,
+    /// A step had no answer; a look will tell.
+    Suspect,
+    /// It is gone.
     Down,
 }
 
 impl Health {
-    /// What a step says; a step that was begun before the server went down changes nothing.
+    /// What a step says; one that was begun before the server went down changes nothing.
     pub fn on(self, step: Step) -> Health {
         match (self, step) {
-            (Health::Down, _) | (_, Step::Broken) => Health::Down,
-            (Health::Up { .. }, Step::Answered) => Health::Up { silent: 0 },
-            (Health::Up { silent }, Step::Silent) if silent + 1 >= SILENT_STEPS => Health::Down,
-            (Health::Up { silent }, Step::Silent) => Health::Up { silent: silent + 1 },
+            (Health::Down, _) | (_, Step::Broken) | (Health::Suspect, Step::Lifeless) => Health::Down,
+            (Health::Up | Health::Suspect, Step::Answered) => Health::Up,
+            (Health::Up, Step::Silent | Step::Lifeless) | (Health::Suspect, Step::Silent) => Health::Suspect,
         }
     }
 }
@@ -49,15 +48,19 @@ mod tests {
     }
 
     #[test]
-    fn three_silences_or_one_break_take_it_down() {
-        let up = |silent| Health::Up { silent };
-        check(up(0), Step::Silent, up(1));
-        check(up(1), Step::Silent, up(2));
-        check(up(2), Step::Silent, Health::Down);
-        check(up(2), Step::Answered, up(0));
-        check(up(0), Step::Broken, Health::Down);
-        check(Health::Down, Step::Answered, Health::Down);
-        check(Health::Down, Step::Silent, Health::Down);
-        check(Health::Down, Step::Broken, Health::Down);
+    fn one_silence_makes_it_suspect_and_a_look_decides() {
+        check(Health::Up, Step::Silent, Health::Suspect);
+        check(Health::Up, Step::Lifeless, Health::Suspect);
+        check(Health::Up, Step::Answered, Health::Up);
+        check(Health::Suspect, Step::Answered, Health::Up);
+        // Steps that were under way with the first one: bad luck for all of them, not more of it.
+        check(Health::Suspect, Step::Silent, Health::Suspect);
+        check(Health::Suspect, Step::Lifeless, Health::Down);
+        for up in [Health::Up, Health::Suspect] {
+            check(up, Step::Broken, Health::Down);
+        }
+        for step in [Step::Answered, Step::Silent, Step::Lifeless, Step::Broken] {
+            check(Health::Down, step, Health::Down);
+        }
     }
 }

@@ -1,22 +1,27 @@
-//! Connections to Redis. Every step has a time limit; while the server is gone every step fails at once, and one task looks
-//! for it. Requests never open a connection: that too is the task's.
+//! Connections to Redis. Every step has a time limit; after one step without an answer the others fail at once until one task
+//! has looked whether the server is still there, and while it is gone all of them do. So however many steps a request
+//! makes, it waits in vain for one of them at most. Requests never open a connection: that too is the task's.
 //!
 //! Owns connections and whether the server counts as there. Knows no keys and no commands but its own.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, cmd};
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, RedisError, RedisResult, ServerErrorKind,
+    TlsCertificates, cmd,
+};
 use deadpool_redis::{Manager, Pool, Runtime};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock;
+use crate::config::plan::RedisTls;
 use crate::telemetry::Telemetry;
 use crate::telemetry::labels::StoreName;
 
@@ -73,6 +78,8 @@ pub struct Link {
     offset: AtomicI64,
     /// How often the server came back, the first time included.
     arrivals: AtomicU64,
+    /// Whether the server was looked for at all.
+    looked: AtomicBool,
     trouble: Notify,
     telemetry: Arc<Telemetry>,
 }
@@ -87,10 +94,14 @@ impl Link {
     /// Connections to the server at `url`, each step limited to `limit`. Nothing is opened before [`Link::keep`] runs.
     ///
     /// # Errors
-    /// When the URL cannot be used.
-    pub fn new(url: &str, limit: Duration, telemetry: Arc<Telemetry>) -> RedisResult<Link> {
+    /// When the URL or the certificates cannot be used.
+    pub fn new(url: &str, tls: &RedisTls, limit: Duration, telemetry: Arc<Telemetry>) -> RedisResult<Link> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
-        let manager = Manager::new_with_config(Client::open(url)?.get_connection_info().clone(), config)?;
+        let client = match url.starts_with("rediss:") {
+            true => Client::build_with_tls(url, certificates(tls)?)?,
+            false => Client::open(url)?,
+        };
+        let manager = Manager::new_with_config(client.get_connection_info().clone(), config)?;
         let pool = Pool::builder(manager)
             .max_size(LANES)
             .runtime(Runtime::Tokio1)
@@ -106,6 +117,7 @@ impl Link {
             limit,
             offset: AtomicI64::new(0),
             arrivals: AtomicU64::new(0),
+            looked: AtomicBool::new(false),
             trouble: Notify::new(),
             telemetry,
         })
@@ -114,6 +126,11 @@ impl Link {
     /// Whether the server counts as there.
     pub fn is_up(&self) -> bool {
         *self.health.lock() != Health::Down
+    }
+
+    /// Whether the server was looked for and is not there.
+    pub fn is_gone(&self) -> bool {
+        !self.is_up() && self.looked.load(Ordering::Acquire)
     }
 
     /// How often the server has come back so far. A change means that what it knew may be gone.
@@ -154,11 +171,8 @@ impl Link {
     where
         F: Future<Output = RedisResult<T>>,
     {
-        let connection = match self.is_up() {
-            true => self.lanes[lane as usize].load_full(),
-            false => None,
-        };
-        let Some(connection) = connection else {
+        let up = *self.health.lock() == Health::Up;
+        let Some(connection) = self.lanes[lane as usize].load_full().filter(|_| up) else {
             self.telemetry.metrics.store_error(store);
             return Err(StoreDown::Gone);
         };
@@ -178,18 +192,26 @@ impl Link {
         result
     }
 
+    /// Somebody has waited for the server in vain for as long as a step may take, other than by a step of his own.
+    pub fn was_silent(&self, store: StoreName) {
+        self.saw(Step::Silent, store);
+    }
+
     fn saw(&self, step: Step, store: StoreName) {
-        let went_down = {
+        let (before, after) = {
             let mut health = self.health.lock();
             let before = *health;
             *health = before.on(step);
-            before != Health::Down && *health == Health::Down
+            (before, *health)
         };
-        if went_down {
+        if before == after {
+            return;
+        }
+        if after == Health::Down {
             let cause = if step == Step::Broken { "the connection broke" } else { "no answer in time" };
             self.telemetry.events.store_failed(store, cause);
-            self.trouble.notify_one();
         }
+        self.trouble.notify_one();
     }
 
     /// Keeps the connections: opens them, looks whether the server is there, and looks for it while it is not. Runs until
@@ -200,23 +222,34 @@ impl Link {
     pub async fn keep(&self) {
         let mut first = true;
         loop {
-            if self.is_up() {
-                tokio::select! {
-                    () = tokio::time::sleep(WATCH_EVERY) => self.watch().await,
-                    () = self.trouble.notified() => {}
+            let health = *self.health.lock();
+            match health {
+                Health::Up => {
+                    tokio::select! {
+                        () = tokio::time::sleep(WATCH_EVERY) => self.watch().await,
+                        () = self.trouble.notified() => {}
+                    }
+                    continue;
                 }
-                continue;
+                Health::Suspect => {
+                    self.watch().await;
+                    continue;
+                }
+                Health::Down => {}
             }
-            match self.open().await {
+            let opened = self.open(first).await;
+            match opened {
                 Ok(()) => {
-                    *self.health.lock() = Health::Up { silent: 0 };
                     self.arrivals.fetch_add(1, Ordering::AcqRel);
+                    *self.health.lock() = Health::Up;
+                    self.looked.store(true, Ordering::Release);
                     if !first {
                         self.telemetry.events.store_recovered(StoreName::RedisLedger);
                     }
                     first = false;
                 }
                 Err(cause) => {
+                    self.looked.store(true, Ordering::Release);
                     if first {
                         // From here on it is gone as if it had been there: said once.
                         self.telemetry.events.store_failed(StoreName::RedisLedger, cause);
@@ -228,12 +261,19 @@ impl Link {
         }
     }
 
-    async fn open(&self) -> Result<(), &'static str> {
+    async fn open(&self, first: bool) -> Result<(), &'static str> {
         for lane in &self.lanes {
             lane.store(None);
         }
         for lane in &self.lanes {
-            let pooled = self.pool.get().await.map_err(|_| "no connection")?;
+            let pooled = self.pool.get().await.map_err(|error| {
+                // Once a second would be a flood in a long outage.
+                match first {
+                    true => tracing::warn!(%error, "no connection to redis"),
+                    false => tracing::debug!(%error, "no connection to redis"),
+                }
+                "no connection"
+            })?;
             let connection = deadpool_redis::Connection::take(pooled);
             self.look(connection.clone()).await.map_err(|_| "no sign of life")?;
             lane.store(Some(Arc::new(connection)));
@@ -241,10 +281,17 @@ impl Link {
         Ok(())
     }
 
+    /// Looks for a sign of life on each connection.
     async fn watch(&self) {
-        for lane in [Lane::Small, Lane::Bulk] {
-            let looked = self.step(lane, StoreName::RedisLedger, |connection| self.ask_time(connection)).await;
-            if looked.is_err() {
+        for lane in &self.lanes {
+            let Some(connection) = lane.load_full() else { continue };
+            let step = match tokio::time::timeout(self.limit, self.ask_time((*connection).clone())).await {
+                Ok(Ok(())) => Step::Answered,
+                Ok(Err(_)) => Step::Broken,
+                Err(_elapsed) => Step::Lifeless,
+            };
+            self.saw(step, StoreName::RedisLedger);
+            if step != Step::Answered {
                 return;
             }
         }
@@ -266,6 +313,15 @@ impl Link {
         self.offset.store(seconds.saturating_mul(1000).saturating_add(micros / 1000) - ours, Ordering::Relaxed);
         Ok(())
     }
+}
+
+fn certificates(tls: &RedisTls) -> RedisResult<TlsCertificates> {
+    let root_cert = tls.ca.as_ref().map(std::fs::read).transpose()?;
+    let identity = tls.identity.as_ref();
+    let client_tls = identity.map(|(cert, key)| -> RedisResult<ClientTlsConfig> {
+        Ok(ClientTlsConfig { client_cert: std::fs::read(cert)?, client_key: std::fs::read(key)? })
+    });
+    Ok(TlsCertificates { client_tls: client_tls.transpose()?, root_cert })
 }
 
 /// Whether an error is a fault of the step, not of the server: another step may well succeed.

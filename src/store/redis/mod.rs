@@ -4,17 +4,22 @@
 //! - [`link`]: connections, a time limit for every step, and their upkeep
 //! - [`quota`]: limits per minute
 //! - [`stages`]: how far collections have moved
+//! - [`directory`]: tenants and keys made on the admin side
 //! - [`script`]: the one script behind every change of a balance, and what it answers
-//! - [`ledger`]: holds and settlements of this replica, and what it still owes the server
+//! - [`ledger`]: accounts at the server, [`hold`] and [`settle`] what requests do to them
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery
 //!
 //! Invariant: nothing here decides about money; the rules are in `account.lua`, the shared form of `pure::ledger`.
 
+pub mod account;
+pub mod directory;
 pub mod health;
+pub mod hold;
 pub mod ledger;
 pub mod link;
 pub mod quota;
 pub mod script;
+pub mod settle;
 pub mod stages;
 pub mod upkeep;
 
@@ -32,7 +37,8 @@ use crate::store::journal::Journal;
 use crate::store::segment::StoreError;
 use crate::telemetry::Telemetry;
 
-use ledger::SharedLedger;
+use directory::SharedDirectory;
+use ledger::{Part, SharedLedger};
 use link::Link;
 use quota::SharedQuota;
 use upkeep::Upkeep;
@@ -46,6 +52,8 @@ pub struct Redis {
     pub link: Arc<Link>,
     /// Balances, where they are shared.
     pub ledger: Option<Arc<SharedLedger>>,
+    /// Tenants and keys of the admin side, where balances are shared.
+    pub directory: Option<Arc<SharedDirectory>>,
     /// Limits, where they are shared.
     pub quota: Option<Arc<SharedQuota>>,
     upkeep: Mutex<Option<Upkeep>>,
@@ -62,21 +70,25 @@ impl Redis {
         telemetry: &Arc<Telemetry>,
     ) -> Result<Option<Redis>, StoreError> {
         let Some(url) = &plan.store.redis_url else { return Ok(None) };
-        let link = Link::new(url.expose(), plan.store.redis_timeout, Arc::clone(telemetry)).map_err(|error| {
-            let what = error.detail().unwrap_or("the URL cannot be used").to_owned();
+        let (tls, limit) = (&plan.store.redis_tls, plan.store.redis_timeout);
+        let link = Link::new(url.expose(), tls, limit, Arc::clone(telemetry)).map_err(|error| {
+            let what = error.detail().unwrap_or("neither the URL nor its certificates can be used").to_owned();
             StoreError::Io { path: "store.redis_url".into(), source: io::Error::other(what) }
         })?;
         let link = Arc::new(link);
-        let ledger = match plan.store.ledger {
-            LedgerStore::Embedded => None,
+        let (ledger, directory) = match plan.store.ledger {
+            LedgerStore::Embedded => (None, None),
             LedgerStore::Redis => {
                 let replica = replica_name(&plan.store.path)?;
+                let directory = SharedDirectory::new(Arc::clone(&link), Arc::clone(journal), replica.clone());
                 let (journal, telemetry) = (Arc::clone(journal), Arc::clone(telemetry));
-                Some(SharedLedger::new(Arc::clone(&link), journal, telemetry, replica, plan.store.redis_lease))
+                let part = Part { replica, lease: plan.store.redis_lease, most_owed: plan.store.redis_owed_records };
+                let ledger = SharedLedger::new(Arc::clone(&link), journal, telemetry, part);
+                (Some(ledger), Some(Arc::new(directory)))
             }
         };
         let quota = plan.quota.shared.then(|| Arc::new(SharedQuota::new(Arc::clone(&link))));
-        Ok(Some(Redis { link, ledger, quota, upkeep: Mutex::default() }))
+        Ok(Some(Redis { link, ledger, directory, quota, upkeep: Mutex::default() }))
     }
 
     /// Connects, and keeps doing what must be done beside requests.
@@ -84,7 +96,8 @@ impl Redis {
     /// # Errors
     /// When no thread can be made.
     pub fn start(&self, cache: &Arc<Cache>) -> Result<(), StoreError> {
-        let upkeep = Upkeep::start(Arc::clone(&self.link), self.ledger.clone(), Arc::clone(cache))
+        let shared = self.ledger.clone().zip(self.directory.clone());
+        let upkeep = Upkeep::start(Arc::clone(&self.link), shared, Arc::clone(cache))
             .map_err(|source| StoreError::Io { path: "redis".into(), source })?;
         *self.upkeep.lock() = Some(upkeep);
         Ok(())

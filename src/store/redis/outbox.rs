@@ -39,17 +39,25 @@ struct Lane {
     settled: HashMap<HoldId, Owed>,
 }
 
+impl Lane {
+    fn len(&self) -> usize {
+        self.waiting.len() + self.sent.len() + self.settled.len()
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Outbox {
     next: u64,
+    /// Records in all lanes.
+    count: usize,
     lanes: HashMap<TenantId, Lane>,
 }
 
 impl Outbox {
     /// An outbox whose numbers begin above `last`, holding what an earlier process had left.
     pub(super) fn new(last: u64, left: impl IntoIterator<Item = PendingRecord>) -> Outbox {
-        let mut outbox = Outbox { next: last + 1, lanes: HashMap::new() };
+        let mut outbox = Outbox { next: last + 1, count: 0, lanes: HashMap::new() };
         for pending in left {
             let owed = Owed {
                 number: pending.number,
@@ -59,13 +67,28 @@ impl Outbox {
                 journaled: true,
                 not_before: 0,
             };
-            outbox.lane(&owed.usage.tenant.clone()).waiting.insert(owed.number, owed);
+            outbox.push(owed);
         }
         outbox
     }
 
-    fn lane(&mut self, tenant: &TenantId) -> &mut Lane {
-        self.lanes.entry(tenant.clone()).or_default()
+    /// Changes a tenant's lane, and the count with it; an empty one is forgotten.
+    fn change<T>(&mut self, tenant: &TenantId, work: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+        let lane = self.lanes.get_mut(tenant)?;
+        let before = lane.len();
+        let done = work(lane);
+        let after = lane.len();
+        self.count = self.count + after - before;
+        if after == 0 {
+            self.lanes.remove(tenant);
+        }
+        Some(done)
+    }
+
+    fn add(&mut self, owed: Owed, to: impl FnOnce(&mut Lane, Owed)) {
+        let tenant = owed.usage.tenant.clone();
+        self.lanes.entry(tenant.clone()).or_default();
+        self.change(&tenant, |lane| to(lane, owed));
     }
 
     /// Numbers a record. It must be pushed before the outbox is touched again: numbers leave in order.
@@ -77,19 +100,17 @@ impl Outbox {
 
     /// Takes a record in.
     pub(super) fn push(&mut self, owed: Owed) {
-        self.lane(&owed.usage.tenant.clone()).waiting.insert(owed.number, owed);
+        self.add(owed, |lane, owed| drop(lane.waiting.insert(owed.number, owed)));
     }
 
     /// Remembers a record that a request has just settled, until it comes back.
     pub(super) fn settled(&mut self, hold: HoldId, owed: Owed) {
-        self.lane(&owed.usage.tenant.clone()).settled.insert(hold, owed);
+        self.add(owed, |lane, owed| drop(lane.settled.insert(hold, owed)));
     }
 
     /// It could not be settled, as far as is known; it goes on as owed.
     pub(super) fn not_settled(&mut self, tenant: &TenantId, hold: HoldId) {
-        if let Some(lane) = self.lanes.get_mut(tenant) {
-            lane.settled.remove(&hold);
-        }
+        self.change(tenant, |lane| lane.settled.remove(&hold));
     }
 
     /// Tenants that have something to send.
@@ -118,20 +139,18 @@ impl Outbox {
 
     /// One came back out of the stream: it is in the journal now.
     pub(super) fn came_back(&mut self, tenant: &TenantId, number: u64, hold: Option<HoldId>) {
-        let Some(lane) = self.lanes.get_mut(tenant) else { return };
-        if number > 0 {
-            lane.sent.remove(&number);
-            lane.waiting.remove(&number);
-        }
-        if let Some(hold) = hold {
-            lane.settled.remove(&hold);
-            // The try that had no answer was done after all.
-            lane.sent.retain(|_, owed| owed.hold != Some(hold));
-            lane.waiting.retain(|_, owed| owed.hold != Some(hold));
-        }
-        if lane.sent.is_empty() && lane.waiting.is_empty() && lane.settled.is_empty() {
-            self.lanes.remove(tenant);
-        }
+        self.change(tenant, |lane| {
+            if number > 0 {
+                lane.sent.remove(&number);
+                lane.waiting.remove(&number);
+            }
+            if let Some(hold) = hold {
+                lane.settled.remove(&hold);
+                // The try that had no answer was done after all.
+                lane.sent.retain(|_, owed| owed.hold != Some(hold));
+                lane.waiting.retain(|_, owed| owed.hold != Some(hold));
+            }
+        });
     }
 
     /// The server may have lost what it had: whatever has not come back is sent again.
@@ -162,15 +181,15 @@ impl Outbox {
         list
     }
 
-    /// Records that wait to be sent.
+    /// Records on their way: to be sent, and sent but not come back.
     pub(super) fn len(&self) -> usize {
-        self.lanes.values().map(|lane| lane.waiting.len()).sum()
+        self.count
     }
 
     /// Whether nothing is on its way.
     #[cfg(test)]
     pub(super) fn is_settled(&self) -> bool {
-        self.lanes.values().all(|lane| lane.waiting.is_empty() && lane.sent.is_empty() && lane.settled.is_empty())
+        self.lanes.is_empty() && self.count == 0
     }
 }
 
@@ -200,6 +219,7 @@ mod tests {
         outbox.sent(&tenant, [5, 6]);
         assert_eq!(numbers(&outbox.next(&tenant, 10)), [7]);
         outbox.came_back(&tenant, 5, None);
+        assert_eq!(outbox.len(), 3);
         assert_eq!(outbox.send_again(&tenant), 1, "6 was sent and has not come back");
         assert_eq!(numbers(&outbox.next(&tenant, 10)), [6]);
         for number in 6..9 {

@@ -80,14 +80,15 @@ impl Verb {
     }
 }
 
-/// The words of an answer: `status, epoch, remaining, hope, period, spent, held`, then the verb's own.
+/// The words of an answer: `status, epoch, remaining, hope, period, spent, held, credits, written off, open holds`, then the
+/// verb's own.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     words: Vec<String>,
 }
 
 /// Where the verb's own words begin.
-const OWN: usize = 7;
+const OWN: usize = 10;
 
 impl Reply {
     fn word(&self, at: usize) -> &str {
@@ -122,6 +123,18 @@ impl Reply {
 
     pub(super) fn held(&self) -> Money {
         money(self.word(6))
+    }
+
+    pub(super) fn credits(&self) -> Money {
+        money(self.word(7))
+    }
+
+    pub(super) fn written_off(&self) -> Money {
+        money(self.word(8))
+    }
+
+    pub(super) fn open_holds(&self) -> usize {
+        self.word(9).parse().unwrap_or(0)
     }
 
     /// One of the verb's own words.

@@ -29,9 +29,12 @@ use crate::store::record::{
 };
 use crate::telemetry::labels::StoreName;
 
-use super::ledger::{Bill, SharedAccount, SharedLedger};
+use super::account::SharedAccount;
+use super::directory::SharedDirectory;
+use super::ledger::SharedLedger;
 use super::link::{Lane, Link, StoreDown};
 use super::script::{money, records_key};
+use super::settle::Bill;
 
 /// Records leave and come back this often; sooner when one is owed.
 const PASS_EVERY: Duration = Duration::from_millis(40);
@@ -65,13 +68,19 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it for the connections, for the ledger where it is shared, and for entries of the cache that are.
+    /// Starts it for the connections, for ledger and directory where they are shared, and for entries of the cache that
+    /// are.
     ///
     /// # Errors
     /// When no thread can be made.
-    pub fn start(link: Arc<Link>, ledger: Option<Arc<SharedLedger>>, cache: Arc<Cache>) -> io::Result<Upkeep> {
+    pub fn start(
+        link: Arc<Link>,
+        shared: Option<(Arc<SharedLedger>, Arc<SharedDirectory>)>,
+        cache: Arc<Cache>,
+    ) -> io::Result<Upkeep> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, mut stopped) = tokio::sync::watch::channel(false);
+        let (ledger, directory) = shared.unzip();
         let own = ledger.clone();
         let thread = std::thread::Builder::new().name("redis".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -88,10 +97,20 @@ impl Upkeep {
                         None => std::future::pending().await,
                     }
                 };
+                let tenants = async {
+                    match &directory {
+                        Some(directory) => directory.keep().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     () = link.keep() => {}
                     () = work => {}
                     () = entries => {}
+                    () = tenants => {}
+                }
+                if let Some(directory) = &directory {
+                    directory.leave().await;
                 }
             });
         })?;
@@ -134,6 +153,7 @@ async fn run(ledger: &SharedLedger) {
         if !ledger.link.is_up() || stopping {
             keep_owed(ledger);
         }
+        ledger.count_owed(&ledger.outbox.lock());
         if stopping {
             return;
         }
@@ -172,7 +192,9 @@ async fn pass(ledger: &SharedLedger, times: &mut Times) -> Result<(), StoreDown>
     if now.since(times.looked) >= LOOK_EVERY {
         times.looked = now;
         for account in accounts(ledger).into_iter().filter(|account| account.is_busy()) {
-            ledger.look(&account).await?;
+            if account.is_look_due(LOOK_EVERY) {
+                ledger.look(&account).await?;
+            }
             ledger.news.lock().insert(account.tenant().clone());
         }
     }
@@ -279,8 +301,11 @@ async fn read_news(ledger: &SharedLedger, times: &mut Times) -> Result<(), Store
     }
     times.news_from = now;
     for tenant in tenants {
-        if let Some(account) = account(ledger, &tenant) {
-            read(ledger, &account).await?;
+        let Some(account) = account(ledger, &tenant) else { continue };
+        read(ledger, &account).await?;
+        // Others may hold money there, of which no record tells.
+        if account.is_look_due(LOOK_EVERY) {
+            ledger.look(&account).await?;
         }
     }
     Ok(())

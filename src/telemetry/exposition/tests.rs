@@ -53,6 +53,8 @@ pub mod support {
             interactive_p99: Duration::from_millis(120),
             rerank_p95: Duration::from_millis(300),
             rerank_p99: Duration::from_millis(600),
+            chat_p95: Duration::from_secs(10),
+            chat_p99: Duration::from_secs(30),
         };
         Metrics::new(&labels(), &slo, &LostSpans::default())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::request::ChatJob;
 use super::{Op, Route};
-use crate::provider::script::{Chat, StreamUsage};
+use crate::provider::script::{Chat, Cut, StreamUsage};
 use crate::provider::usage::{self, Tokens, UsageShape};
 use crate::provider::wire::{Answer, Body};
 
@@ -18,9 +18,10 @@ pub(in crate::provider) fn chat(route: Route, job: &ChatJob, tokens: Tokens, cha
     }
     let mut events = match route.op {
         Op::Messages => anthropic_events(job, &pieces, tokens),
+        Op::Responses => responses_events(job, &pieces, tokens, chat),
         _ => openai_events(route, job, &pieces, tokens, chat, shape),
     };
-    let mut clean = true;
+    let mut cut = None;
     if let Some(count) = chat.error_after_events {
         events.truncate(count);
         events.push(match route.op {
@@ -28,20 +29,23 @@ pub(in crate::provider) fn chat(route: Route, job: &ChatJob, tokens: Tokens, cha
                 "error",
                 &json!({"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
             ),
+            Op::Responses => named("error", &json!({"type": "error", "code": "server_error", "message": "overloaded"})),
             _ => {
                 data(&json!({"error": {"message": "overloaded", "type": "server_error", "param": null, "code": null}}))
             }
         });
     } else if let Some(count) = chat.cut_after_events {
+        let half = events.get(count).map(|event| event.slice(..event.len() / 2));
         events.truncate(count);
-        clean = false;
+        events.extend(half.filter(|_| chat.cut == Cut::MidEvent));
+        cut = Some(chat.cut);
     }
     let gap = Duration::try_from_secs_f64(chat.gap_ms / 1e3).unwrap_or_default();
     Answer {
         status: 200,
         content_type: Some("text/event-stream; charset=utf-8".to_owned()),
         headers: vec![("cache-control".to_owned(), "no-cache".to_owned())],
-        body: Body::Events { events, gap, clean },
+        body: Body::Events { events, gap, cut },
     }
 }
 
@@ -89,7 +93,7 @@ fn openai_events(
 ) -> Vec<Bytes> {
     let usage = usage::openai(shape, tokens, true);
     let own_event = match chat.stream_usage {
-        StreamUsage::WhenAsked => job.include_usage,
+        StreamUsage::WhenAsked | StreamUsage::BesideEmptyChoice => job.include_usage,
         StreamUsage::Always => true,
         _ => false,
     };
@@ -114,6 +118,7 @@ fn openai_events(
         let last = place + 1 == pieces.len();
         let told = match chat.stream_usage {
             StreamUsage::InEveryPiece => usage.as_ref(),
+            StreamUsage::InFirstPiece if place == 0 => usage.as_ref(),
             StreamUsage::InLastPiece if last => usage.as_ref(),
             _ => None,
         };
@@ -132,9 +137,39 @@ fn openai_events(
     };
     events.push(event(stop, None));
     if own_event && let Some(usage) = &usage {
-        events.push(event(json!([]), Some(usage)));
+        let beside = match chat.stream_usage {
+            StreamUsage::BesideEmptyChoice => json!([{"index": 0, "delta": {}, "finish_reason": null}]),
+            _ => json!([]),
+        };
+        events.push(event(beside, Some(usage)));
     }
     events.push(Bytes::from_static(b"data: [DONE]\n\n"));
+    events
+}
+
+fn responses_events(job: &ChatJob, pieces: &[String], tokens: Tokens, chat: &Chat) -> Vec<Bytes> {
+    let response = |status: &str, usage: Value| {
+        json!({"id": "resp_1", "object": "response", "created_at": 1_796_056_200, "status": status, "model": job.model,
+            "output": [], "parallel_tool_calls": true, "tool_choice": "auto", "tools": [], "usage": usage})
+    };
+    let mut number = 0;
+    let mut event = |kind: &str, mut value: Value| {
+        value["type"] = json!(kind);
+        value["sequence_number"] = json!(number);
+        number += 1;
+        named(kind, &value)
+    };
+    let usage = match chat.stream_usage {
+        StreamUsage::Never => Value::Null,
+        _ => json!({"input_tokens": tokens.input, "output_tokens": tokens.output, "total_tokens": tokens.total(),
+            "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}),
+    };
+    let mut events = vec![event("response.created", json!({"response": response("in_progress", Value::Null)}))];
+    for piece in pieces {
+        let delta = json!({"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": piece, "logprobs": []});
+        events.push(event("response.output_text.delta", delta));
+    }
+    events.push(event("response.completed", json!({"response": response("completed", usage)})));
     events
 }
 
@@ -175,19 +210,19 @@ mod tests {
     use super::*;
     use crate::provider::dialect::route;
 
-    fn stream(target: &str, include_usage: bool, shape: &Chat) -> (String, bool) {
+    fn stream(target: &str, include_usage: bool, shape: &Chat) -> (String, Option<Cut>) {
         let job = ChatJob { model: Some("m".to_owned()), stream: true, include_usage, prompt: String::new() };
         let tokens = Tokens { input: 3, output: 2 };
         let answer = chat(route("POST", target, None), &job, tokens, shape, UsageShape::Exact);
-        let Body::Events { events, clean, .. } = answer.body else { panic!("a stream") };
-        (String::from_utf8_lossy(&events.concat()).into_owned(), clean)
+        let Body::Events { events, cut, .. } = answer.body else { panic!("a stream") };
+        (String::from_utf8_lossy(&events.concat()).into_owned(), cut)
     }
 
     #[test]
     fn openai_tells_usage_in_an_event_of_its_own_only_if_asked() {
         let shape = Chat { pieces: 2, ..Chat::default() };
-        let (asked, clean) = stream("/v1/chat/completions", true, &shape);
-        assert!(clean && asked.ends_with("data: [DONE]\n\n"));
+        let (asked, cut) = stream("/v1/chat/completions", true, &shape);
+        assert!(cut.is_none() && asked.ends_with("data: [DONE]\n\n"));
         assert!(asked.contains(r#""choices":[],"created""#) && asked.contains(r#""total_tokens":5"#));
         let (not_asked, _) = stream("/v1/chat/completions", false, &shape);
         assert!(!not_asked.contains("usage"));
@@ -197,12 +232,22 @@ mod tests {
 
     #[test]
     fn a_stream_can_be_cut_or_end_in_an_error() {
-        let cut = Chat { cut_after_events: Some(3), ..Chat::default() };
-        let (text, clean) = stream("/v1/chat/completions", false, &cut);
-        assert_eq!((text.matches("data: ").count(), clean, text.contains("[DONE]")), (3, false, false));
+        let shape = Chat { cut_after_events: Some(3), ..Chat::default() };
+        let (text, cut) = stream("/v1/chat/completions", false, &shape);
+        assert_eq!((text.matches("data: ").count(), cut, text.contains("[DONE]")), (3, Some(Cut::Close), false));
+        let half = Chat { cut: Cut::MidEvent, ..shape };
+        let (text, _) = stream("/v1/chat/completions", false, &half);
+        assert_eq!((text.matches("data: ").count(), text.matches("\n\n").count()), (4, 3));
         let error = Chat { error_after_events: Some(1), ..Chat::default() };
-        let (text, clean) = stream("/v1/messages", false, &error);
-        assert!(clean && text.contains("event: error") && !text.contains("message_stop"));
+        let (text, cut) = stream("/v1/messages", false, &error);
+        assert!(cut.is_none() && text.contains("event: error") && !text.contains("message_stop"));
+    }
+
+    #[test]
+    fn responses_tell_usage_in_their_last_event() {
+        let (text, _) = stream("/v1/responses", false, &Chat { pieces: 2, ..Chat::default() });
+        assert_eq!(text.matches("event: response.output_text.delta").count(), 2);
+        assert!(text.contains("event: response.completed") && text.contains(r#""total_tokens":5"#));
     }
 
     #[test]

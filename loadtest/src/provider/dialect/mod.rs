@@ -159,6 +159,9 @@ fn post(owner: Option<Dialect>, path: &str, query: &str) -> Option<(Dialect, Op)
             "embed" | "" => Some((Dialect::Tei, Op::Embed)),
             "rerank" => Some((Dialect::Tei, Op::Rerank)),
             "embeddings" => Some((Dialect::Tei, Op::OpenaiEmbed)),
+            "predict" | "similarity" | "tokenize" | "decode" | "embed_all" | "embed_sparse" => None,
+            // The root of one of them.
+            model if path.strip_prefix('/') == Some(model) => Some((Dialect::Tei, Op::Embed)),
             _ => None,
         };
     }
@@ -216,6 +219,8 @@ mod tests {
         check("POST", "/", None, Dialect::Tei, Op::Embed);
         check("POST", "/tei/bge-m3/embed", None, Dialect::Tei, Op::Embed);
         check("POST", "/tei", None, Dialect::Tei, Op::Embed);
+        check("POST", "/tei/bge-m3", None, Dialect::Tei, Op::Embed);
+        check("POST", "/tei/tokenize", None, Dialect::Tei, Op::Nothing);
         check("POST", "/tei/v1/embeddings", None, Dialect::Tei, Op::OpenaiEmbed);
         check("GET", "/info", None, Dialect::Tei, Op::Info);
         check("POST", "/api/embed", None, Dialect::Ollama, Op::Embed);

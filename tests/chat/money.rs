@@ -1,0 +1,112 @@
+//! Streams on a budget: exact at any concurrency, and over a crash.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use loadtest::provider::{Chat, Provider};
+use vectorgate::pure::money::Money;
+
+use super::*;
+
+fn money(text: &str) -> Money {
+    text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_for_a_hundred_streams_pays_for_a_hundred_of_two_hundred_at_once() {
+    for (round, max_tokens) in [5, 20, 400].into_iter().enumerate() {
+        let provider = Provider::start(talking(Chat { pieces: 5, gap_ms: round as f64, ..Chat::default() }));
+        let url = format!("{}/v1", provider.base_url());
+        // 3 tokens in and 5 out cost 0.013.
+        let extra = "[quota]\ninteractive_max_wait_ms = 20000\n";
+        let mut config = chat_config(&[("one", "openai", &url)], "", "budget = \"1.3\"", extra);
+        config.push_str("max_concurrency = 256\n");
+        let gateway = Arc::new(Gateway::start(&config));
+        let mut body = ask(true);
+        body["max_tokens"] = json!(max_tokens);
+        let requests = (0..200).map(|_| {
+            let (gateway, body) = (Arc::clone(&gateway), body.clone());
+            tokio::spawn(async move { stream(&gateway, &body).await })
+        });
+        let answers: Vec<(u16, String)> =
+            join_all(requests).await.into_iter().map(|joined| joined.expect("no panic")).collect();
+        let count = |status: u16| answers.iter().filter(|(got, _)| *got == status).count();
+        let odd = answers.iter().find(|(status, _)| !matches!(status, 200 | 402));
+        assert_eq!((count(200), count(402)), (100, 100), "{odd:?}");
+        assert!(answers.iter().all(|(status, text)| *status != 200 || text.ends_with("data: [DONE]\n\n")));
+        let account = settled(&gateway).await;
+        assert_eq!(
+            (&account["remaining"], &account["spent"], &account["written_off"]),
+            (&json!("0"), &json!("1.3"), &json!("0"))
+        );
+        assert_eq!(provider.call_count(), 100);
+        let records = records(&gateway, 200).await;
+        let costs = records.iter().map(|record| money(record["cost"].as_str().expect("an amount")));
+        let sum = costs.fold(Money::ZERO, |sum, cost| sum.checked_add(cost).expect("small"));
+        assert_eq!(sum, money("1.3"));
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_covers_the_longest_answer_that_may_come() {
+    let provider = Provider::start(talking(Chat { pieces: 5, gap_ms: 200.0, ..Chat::default() }));
+    let url = format!("{}/v1", provider.base_url());
+    let config =
+        chat_config(&[("one", "openai", &url)], "max_input_tokens = 50\nmax_output_tokens = 30", "budget = \"10\"", "");
+    let gateway = Gateway::start(&config);
+    for (max_tokens, choices, held) in [
+        // 50 tokens of context at 0.001, and so many answers of so many tokens at 0.002.
+        (json!(20), 1, "0.09"),
+        (Value::Null, 1, "0.11"),
+        (json!(1000), 1, "0.11"),
+        (json!(20), 3, "0.17"),
+    ] {
+        let mut body = ask(true);
+        (body["max_tokens"], body["n"]) = (max_tokens, json!(choices));
+        let response = open(&gateway, "/v1/chat/completions", &body).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(gateway.tenant("t1").await["held"], held, "{body}");
+        text_of(response).await;
+        assert_eq!(settled(&gateway).await["held"], "0");
+    }
+}
+
+#[tokio::test]
+async fn without_money_nothing_is_called() {
+    let provider = Provider::start(Script::new());
+    let gateway = before(&provider, "budget = \"0\"", "");
+    for streams in [true, false] {
+        let answer = gateway.post("/v1/chat/completions", KEY, &[], ask(streams).to_string()).await;
+        answer.expect(402);
+        assert_eq!(answer.error_code(), "budget_exhausted");
+    }
+    assert_eq!(provider.call_count(), 0);
+}
+
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_stream_lists_its_hold_and_keeps_what_was_finished() {
+    let provider = Provider::start(talking(Chat { pieces: 1000, gap_ms: 20.0, ..Chat::default() }));
+    let mut gateway = before(&provider, "budget = \"10\"", "");
+    let mut response = open(&gateway, "/v1/chat/completions", &ask(true)).await;
+    response.chunk().await.expect("readable").expect("an event");
+    assert_eq!(gateway.tenant("t1").await["open_holds"], 1);
+    gateway.crash_and_restart();
+    let account = gateway.tenant("t1").await;
+    assert_eq!(
+        (&account["open_holds"], &account["held"], &account["remaining"]),
+        (&json!(0), &json!("0"), &json!("10"))
+    );
+    let folder = std::fs::read_dir(gateway.folder().join("data")).expect("a journal");
+    let files = folder.map(|entry| entry.expect("readable").path()).filter(|path| path.extension().is_some());
+    let texts: String = files.map(|path| std::fs::read_to_string(path).expect("text")).collect();
+    assert_eq!(texts.matches("\"reason\":\"crash\"").count(), 1, "{texts}");
+
+    // A client that has the last event has its record on the books, whatever happens next.
+    provider.set_script(talking(Chat { pieces: 2, ..Chat::default() }));
+    let (status, text) = stream(&gateway, &ask(true)).await;
+    assert!(status == 200 && text.contains("[DONE]"), "{text}");
+    gateway.crash_and_restart();
+    let records = records(&gateway, 1).await;
+    assert_eq!(bill(&records[0]), (3, 2, "0.007", false));
+    assert_eq!(gateway.tenant("t1").await["spent"], "0.007");
+}
