@@ -288,7 +288,8 @@ mod tests {
     fn the_table_is_consistent() {
         let names: HashSet<&str> = Code::ALL.iter().map(|code| code.row().name).collect();
         assert_eq!(names.len(), Code::ALL.len(), "two codes share a name");
-        for code in Code::ALL {
+        for (position, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code as usize, position, "{}: counters go by the place", code.row().name);
             let row = code.row();
             let client_fault = (400..500).contains(&row.status) && row.status != 429;
             if client_fault {

@@ -4,8 +4,8 @@
 //! - [`build`]: a [`Running`] from a plan, with the living parts of the one before
 //! - [`reload`]: another configuration
 //! - [`tenants`]: tenants, keys and credits by the admin side
-//! - [`collections`]: how far collections have moved between models
 //! - [`directory`]: those of all replicas, where they share them
+//! - [`collections`]: how far collections have moved between models
 //! - [`audit`]: what was done by the admin side
 
 mod audit;
@@ -184,11 +184,11 @@ impl Gateway {
         gateway.tell_stages(&running, &running);
         gateway.warn_of_retirements(&running.plan);
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
-        actix_web::rt::spawn(collections::share(Arc::downgrade(&gateway)));
-        actix_web::rt::spawn(collections::look_back(Arc::downgrade(&gateway)));
         if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
             actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
         }
+        actix_web::rt::spawn(collections::share(Arc::downgrade(&gateway)));
+        actix_web::rt::spawn(collections::look_back(Arc::downgrade(&gateway)));
         Ok(gateway)
     }
 }

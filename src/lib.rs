@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod gateway;
 pub mod lifecycle;
+pub mod manager;
 pub mod runtime;
 pub mod sentinel;
 pub mod server;

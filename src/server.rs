@@ -20,7 +20,7 @@ use crate::dashboard::http::Dashboard;
 use crate::dashboard::live::{ConfiguredToken, Live};
 use crate::gateway::{By, Gateway};
 use crate::worker::Worker;
-use crate::{dashboard, edge};
+use crate::{dashboard, edge, manager};
 
 /// Idle client connections are kept this long: longer than common SDK pools keep theirs, so that the client closes
 /// first and never sends into a connection that is going away.
@@ -93,6 +93,7 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
     let shown = dashboard.clone();
     let admin = HttpServer::new(move || {
         App::new()
+            .wrap(from_fn(edge::framing::around))
             .app_data(Worker::new(Arc::clone(&shared)))
             .configure(|config| dashboard::http::configure(config, shown.clone()))
             .configure(edge::admin_routes)
@@ -133,6 +134,7 @@ pub async fn serve(gateway: Arc<Gateway>, listeners: Listeners) -> io::Result<()
     let client_task = actix_web::rt::spawn(listeners.client);
     let admin_task = actix_web::rt::spawn(listeners.admin);
     let mut signals = Signals::listen()?;
+    manager::ready();
     signals.serve_until_end(&gateway).await;
     gateway.telemetry.events.lifecycle("draining");
     drain(&gateway, &mut signals).await;
@@ -189,6 +191,7 @@ async fn drain(gateway: &Gateway, signals: &mut Signals) {
     let limit = gateway.running.load().plan.server.drain;
     let end = tokio::time::Instant::now() + limit.saturating_sub(STEP * 3);
     gateway.lifecycle.drain();
+    manager::stopping();
     for upstream in gateway.running.load().upstreams.iter() {
         upstream.actor.do_send(Order(Command::ShutDown));
     }

@@ -289,7 +289,7 @@ fn encode(cached: &Cached, tag: &EntryTag) -> Vec<u8> {
 }
 
 /// Reads an entry; `None` if it is none that this version wrote. Checks everything again: others write there too.
-fn decode(mut entry: Bytes) -> Option<Found> {
+pub fn decode(mut entry: Bytes) -> Option<Found> {
     let (estimated, tokens, tag) = head(&mut entry)?;
     let value = match entry.try_get_u8().ok()? {
         b'V' => Value::Vector(Vector::from_stored(&entry, None).ok()?),

@@ -1,17 +1,21 @@
 //! The command line: which command, which file. The work is done elsewhere.
 
 pub mod check;
+pub mod health;
 pub mod import;
 pub mod key;
 pub mod ledger;
+pub mod pages;
 pub mod probe;
 pub mod serve;
 pub mod usage;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 /// The gateway for retrieval traffic: embeddings, rerank, and the chat that goes with them.
 #[derive(Debug, Parser)]
@@ -30,6 +34,12 @@ enum Command {
     Serve,
     /// Report all problems of a configuration, or print what it resolves to.
     Check,
+    /// Ask the gateway of this configuration whether it is ready.
+    Health {
+        /// Its admin listener, if it is another one than the configuration says.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        address: Option<SocketAddr>,
+    },
     /// Call each upstream of a shared vector space once and compare their vectors.
     Probe,
     /// Keys of tenants.
@@ -48,6 +58,17 @@ enum Command {
     Ledger {
         #[command(subcommand)]
         command: ledger::LedgerCommand,
+    },
+    /// Print the completions for a shell.
+    Completions {
+        /// Which one.
+        shell: Shell,
+    },
+    /// Print the manual page.
+    Man {
+        /// Write a page for each command into this folder instead.
+        #[arg(long, value_name = "FOLDER")]
+        folder: Option<PathBuf>,
     },
 }
 
@@ -77,10 +98,13 @@ pub fn main() -> ExitCode {
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run(config),
         Command::Check => check::run(config),
+        Command::Health { address } => health::run(config, address),
         Command::Probe => probe::run(config),
         Command::Key { command: KeyCommand::New { tenant } } => key::new(&tenant),
         Command::Import { command: ImportCommand::Litellm { file } } => import::litellm(&file),
         Command::Usage(args) => usage::report(config, &args),
         Command::Ledger { command } => ledger::run(config, &command),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { folder } => pages::man(folder.as_deref()),
     }
 }

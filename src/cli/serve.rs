@@ -45,6 +45,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
 
 async fn gateway(source: Source, text: Source, plan: Plan, telemetry: Arc<Telemetry>) -> io::Result<()> {
     let gateway = Gateway::start(source, text, plan, telemetry).map_err(io::Error::other)?;
+    gateway.catch_up_at_start().await;
     let listeners = server::bind(&gateway)?;
     announce(&gateway.running.load().plan, &listeners)?;
     server::serve(gateway, listeners).await

@@ -18,6 +18,8 @@ use actix_web::{Error, HttpResponse};
 
 use crate::config::plan::Plan;
 
+use super::framing;
+
 /// How long a browser may remember the answer to its question, seconds.
 const REMEMBERED_S: &str = "600";
 
@@ -45,8 +47,10 @@ pub async fn around<B: MessageBody + 'static>(
     let worker = super::worker(request.request()).ok();
     let plan = worker.as_ref().map(|worker| std::sync::Arc::clone(&worker.gateway.running.load().plan));
     let origin = plan.as_ref().and_then(|plan| allowed(plan, request.headers()));
-    let mut response = match (&plan, &origin) {
-        (Some(_), Some(_)) if asks_first(&request) => {
+    let refused = framing::refusal(&request);
+    let mut response = match (refused, &origin) {
+        (Some(answer), _) => request.into_response(answer).map_into_right_body(),
+        (None, Some(_)) if asks_first(&request) => {
             let answer = preflight(request.headers());
             request.into_response(answer).map_into_right_body()
         }

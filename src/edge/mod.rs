@@ -5,6 +5,7 @@ pub mod auth;
 pub mod body;
 pub mod chat;
 pub mod frame;
+pub mod framing;
 pub mod models;
 pub mod openapi;
 pub mod ops;

@@ -12,6 +12,7 @@ use crate::actors::upstream::Retired;
 use crate::clock;
 use crate::config::plan::Plan;
 use crate::config::{self, Environment, GivenTenant, Joined, Problem, Problems, Source};
+use crate::manager;
 use crate::pure::time::Wall;
 use crate::pure::utc;
 use crate::runtime::Running;
@@ -80,6 +81,7 @@ impl Gateway {
     /// Dropping the future either leaves everything as it was or the new configuration in force.
     pub async fn reload(&self, by: &By) -> Result<String, Problems> {
         let mut text = self.changing.lock().await;
+        let _told = manager::reloading(&self.lifecycle);
         let before = self.running.load_full();
         let loaded = self.load(&before).await;
         match loaded {

@@ -131,7 +131,7 @@ impl Telemetry {
             Effect::CoolDown(pause) => {
                 tracing::warn!(%upstream, pause_ms = pause.as_millis() as u64, "upstream asked for a pause");
             }
-            Effect::Dwell { waited, .. } => self.metrics.queue_dwell(upstream, *waited),
+            Effect::Dwell { class, waited } => self.metrics.queue_dwell(upstream, *class, *waited),
             Effect::Lost(attempt) => {
                 tracing::warn!(%upstream, attempt = attempt.0, "a granted call was never reported")
             }

@@ -451,6 +451,7 @@ macro_rules! label_sets {
 label_sets! {
     ByRequest { class: TrafficClass, model: ModelName, outcome: Outcome }
     ByClass { class: TrafficClass }
+    ByCode { code: &'static str }
     ByQuantile { quantile: Quantile }
     ByObjective { slo: Objective }
     ByBurn { slo: Objective, window: BurnWindow }

@@ -133,6 +133,8 @@ fn text_layer<W>(options: &LogOptions, writer: W) -> BoxedLayer<Registry>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
+    // A line that cannot be written is lost in silence: the library's complaint would go to the same place, and panic when
+    // that is full as well.
     // Spans are for the exporter: lines carry the ids that they need as fields of their own.
     let filter = EnvFilter::new(&options.filter).and(filter_fn(|metadata| metadata.is_event()));
     match options.format {
@@ -142,11 +144,17 @@ where
             .with_current_span(false)
             .with_span_list(false)
             .with_writer(writer)
+            .log_internal_errors(false)
             .with_filter(filter)
             .boxed(),
         LogFormat::Pretty => {
             let colour = std::io::stderr().is_terminal();
-            tracing_subscriber::fmt::layer().with_ansi(colour).with_writer(writer).with_filter(filter).boxed()
+            tracing_subscriber::fmt::layer()
+                .with_ansi(colour)
+                .with_writer(writer)
+                .log_internal_errors(false)
+                .with_filter(filter)
+                .boxed()
         }
     }
 }

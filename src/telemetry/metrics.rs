@@ -17,15 +17,16 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::config::plan::{Position, Slo};
+use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
-    ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByMachine, ByObjective, ByQuantile,
-    ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName, Objective,
-    Outcome, Quantile, ReloadResult, StoreName, TraceId, classes_of,
+    ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
+    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName,
+    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, classes_of,
 };
 use super::names;
 use super::otlp::LostSpans;
@@ -67,6 +68,7 @@ pub struct Metrics {
     upstreams: UpstreamFamilies,
     overhead: [Histogram; TrafficClass::ALL.len()],
     fallbacks: [Counter; TrafficClass::ALL.len()],
+    errors: [Counter; Code::ALL.len()],
     query_latency: [FloatGauge; Quantile::ALL.len()],
     slo_budget: Family<ByObjective, FloatGauge>,
     slo_burn: Family<ByBurn, FloatGauge>,
@@ -94,12 +96,14 @@ impl Metrics {
         let collections = CollectionFamilies::default();
         let overhead = Family::<ByClass, Histogram, _>::new_with_constructor(Buckets(Arc::from(OVERHEAD_BUCKETS)));
         let fallbacks = Family::<ByClass, Counter>::default();
+        let errors = Family::<ByCode, Counter>::default();
         let query_latency = Family::<ByQuantile, FloatGauge>::default();
         let per_class = TrafficClass::ALL.map(|class| ByClass { class });
         let metrics = Metrics {
             tables: ArcSwap::from_pointee(tables(plan, &requests, (&tenants, &collections, &upstreams), None)),
             overhead: per_class.clone().map(|label| overhead.get_or_create_owned(&label)),
             fallbacks: per_class.map(|label| fallbacks.get_or_create_owned(&label)),
+            errors: Code::ALL.map(|code| errors.get_or_create_owned(&ByCode { code: code.row().name })),
             query_latency: std::array::from_fn(|at| {
                 query_latency.get_or_create_owned(&ByQuantile { quantile: Quantile::ALL[at] })
             }),
@@ -123,6 +127,7 @@ impl Metrics {
         };
         names::REQUEST_DURATION.register(&mut registry, metrics.requests.clone());
         names::OVERHEAD.register(&mut registry, overhead);
+        names::ERRORS.register(&mut registry, errors);
         names::QUERY_LATENCY.register(&mut registry, query_latency);
         names::SLO_BUDGET.register(&mut registry, metrics.slo_budget.clone());
         names::SLO_BURN_RATE.register(&mut registry, metrics.slo_burn.clone());
@@ -193,6 +198,11 @@ impl Metrics {
             None,
         );
         self.overhead[class as usize].observe(overhead.as_secs_f64());
+    }
+
+    /// A request was answered with an error.
+    pub fn error(&self, code: Code) {
+        self.errors[code as usize].inc();
     }
 
     /// An answer left without vectors and told the client to search lexically.
@@ -275,8 +285,8 @@ impl Metrics {
     }
 
     /// A request left an upstream's queue after `waited`.
-    pub fn queue_dwell(&self, upstream: &UpstreamId, waited: Duration) {
-        self.with_upstream(upstream, |cells| cells.dwell(waited));
+    pub fn queue_dwell(&self, upstream: &UpstreamId, class: TrafficClass, waited: Duration) {
+        self.with_upstream(upstream, |cells| cells.dwell(class, waited));
     }
 
     /// Calls to an upstream under way.

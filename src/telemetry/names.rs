@@ -64,6 +64,8 @@ names! {
         "From a request's first byte to the end of its answer, by what came of it";
     OVERHEAD = "vectorgate_overhead_seconds", Seconds,
         "A request's time in the gateway itself: neither queued nor waiting for an upstream";
+    ERRORS = "vectorgate_errors_total", Total,
+        "Requests that were answered with an error, by its code";
     QUERY_LATENCY = "vectorgate_query_embedding_latency_seconds", Seconds,
         "Percentiles of interactive query embedding over the last slo.window_s";
     SLO_BUDGET = "vectorgate_slo_error_budget_remaining", Plain,

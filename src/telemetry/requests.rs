@@ -82,6 +82,9 @@ impl Telemetry {
                 self.metrics.request_finished(end.class, &model, outcome, latency, overhead, exemplar);
             }
         }
+        if let Some(error) = &end.error {
+            self.metrics.error(error.code);
+        }
         log(end, latency);
         end.trace.ended(end);
         Fact { class: end.class, verdict: outcome.verdict(), total: latency, upstream, queued }

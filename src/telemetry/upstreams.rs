@@ -46,7 +46,7 @@ const DWELL_BUCKETS: [f64; 12] = [0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0
 pub(super) struct UpstreamFamilies {
     requests: Family<ByUpstreamStatus, Counter>,
     duration: Family<ByUpstream, HistogramWithExemplars<ByTrace>, Buckets>,
-    dwell: Family<ByUpstream, Histogram, Buckets>,
+    dwell: Family<ByUpstreamClass, Histogram, Buckets>,
     depth: Family<ByUpstreamClass, Gauge>,
     in_flight: Family<ByUpstream, Gauge>,
     breaker: Family<ByUpstream, Gauge>,
@@ -93,6 +93,7 @@ impl UpstreamFamilies {
 
     fn cells(&self, upstream: &UpstreamId) -> UpstreamCells {
         let label = ByUpstream { upstream: upstream.clone() };
+        let by_class = |class| ByUpstreamClass { upstream: upstream.clone(), class };
         let by_status = |status: CallStatus| {
             let label = ByUpstreamStatus { upstream: upstream.clone(), status: status.as_str() };
             self.requests.get_or_create_owned(&label)
@@ -101,9 +102,8 @@ impl UpstreamFamilies {
             id: upstream.clone(),
             ok: by_status(CallStatus::Http(200)),
             duration: self.duration.get_or_create_owned(&label),
-            dwell: self.dwell.get_or_create_owned(&label),
-            depth: TrafficClass::ALL
-                .map(|class| self.depth.get_or_create_owned(&ByUpstreamClass { upstream: upstream.clone(), class })),
+            dwell: TrafficClass::ALL.map(|class| self.dwell.get_or_create_owned(&by_class(class))),
+            depth: TrafficClass::ALL.map(|class| self.depth.get_or_create_owned(&by_class(class))),
             in_flight: self.in_flight.get_or_create_owned(&label),
             breaker: self.breaker.get_or_create_owned(&label),
             bucket: std::array::from_fn(|at| {
@@ -140,7 +140,7 @@ pub(super) struct UpstreamCells {
     id: UpstreamId,
     ok: Counter,
     duration: HistogramWithExemplars<ByTrace>,
-    dwell: Histogram,
+    dwell: [Histogram; TrafficClass::ALL.len()],
     depth: [Gauge; TrafficClass::ALL.len()],
     in_flight: Gauge,
     breaker: Gauge,
@@ -163,8 +163,8 @@ impl UpstreamCells {
         self.duration.observe(took.as_secs_f64(), trace.map(ByTrace), None);
     }
 
-    pub(super) fn dwell(&self, waited: Duration) {
-        self.dwell.observe(waited.as_secs_f64());
+    pub(super) fn dwell(&self, class: TrafficClass, waited: Duration) {
+        self.dwell[class as usize].observe(waited.as_secs_f64());
     }
 
     pub(super) fn depth(&self, class: TrafficClass, items: usize) {

@@ -9,6 +9,7 @@ mod quota;
 mod reload;
 mod scripted;
 mod secure;
+mod sizes;
 mod stages;
 
 use std::sync::Arc;

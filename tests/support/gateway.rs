@@ -1,12 +1,16 @@
 //! Starts, steers and ends gateway processes; only ever those it started.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::secrets;
 
 /// Longest wait for a process to start or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +31,8 @@ pub struct Gateway {
     pub admin: String,
     environment: Vec<(String, String)>,
     client: reqwest::Client,
+    /// Texts that were embedded; none may ever be written down.
+    texts: Mutex<BTreeSet<String>>,
 }
 
 /// A configuration with model `emb-a` of space `A` at each of the given (id, provider word, base URL), tenants `t1` and
@@ -70,6 +76,19 @@ impl Gateway {
         Self::launch(folder, environment.collect())
     }
 
+    /// Starts a gateway by a command that ends in starting what its last arguments say; its process must become that.
+    #[track_caller]
+    pub fn start_under(config: &str, wrapper: &[&str]) -> Gateway {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("gateway.toml"), config).expect("the configuration is written");
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let mut command = Command::new(wrapper.first().expect("a command"));
+        command.args(&wrapper[1..]).arg(binary());
+        let (child, url, admin) = spawn_by(command, folder.path(), &[]);
+        let client = reqwest::Client::new();
+        Gateway { child, folder, url, admin, environment: Vec::new(), client, texts: Mutex::default() }
+    }
+
     /// Starts a gateway in a folder that another one has left, with its ledger.
     #[track_caller]
     pub fn start_in(folder: TempDir) -> Gateway {
@@ -81,7 +100,8 @@ impl Gateway {
         // The client library is built without a TLS provider; loopback needs none, but it insists.
         drop(rustls::crypto::ring::default_provider().install_default());
         let (child, url, admin) = spawn(folder.path(), &environment);
-        Gateway { child, folder, url, admin, environment, client: reqwest::Client::new() }
+        let client = reqwest::Client::new();
+        Gateway { child, folder, url, admin, environment, client, texts: Mutex::default() }
     }
 
     /// The folder of the process: `gateway.toml`, `data`, `log`.
@@ -185,6 +205,7 @@ impl Gateway {
 
     /// `POST /v1/embeddings` by tenant `t1` with a whole body.
     pub async fn embed_with(&self, body: Value) -> Answer {
+        secrets::remember(&self.texts, &body["input"]);
         self.post("/v1/embeddings", KEY, &[], body.to_string()).await
     }
 
@@ -266,23 +287,34 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait()
-            && let Err(error) = self.child.kill().and_then(|()| self.child.wait().map(drop))
-        {
+        let running = matches!(self.child.try_wait(), Ok(None));
+        let pages = if running { secrets::pages(&self.admin) } else { Vec::new() };
+        if running && let Err(error) = self.child.kill().and_then(|()| self.child.wait().map(drop)) {
             eprintln!("the gateway process could not be ended: {error}");
+        }
+        if !std::thread::panicking() {
+            let texts = self.texts.lock().expect("no test panicked here");
+            for (what, text) in pages.iter().chain([&("the log".to_owned(), self.log())]) {
+                secrets::check(what, text, &texts);
+            }
         }
     }
 }
 
-/// The program under test.
+/// The program under test; `VECTORGATE_TEST_BINARY` names another build of it, for measurements.
 pub fn binary() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_vectorgate"))
+    std::env::var_os("VECTORGATE_TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_vectorgate").into(), PathBuf::from)
 }
 
 #[track_caller]
 fn spawn(folder: &Path, environment: &[(String, String)]) -> (Child, String, String) {
+    spawn_by(Command::new(binary()), folder, environment)
+}
+
+#[track_caller]
+fn spawn_by(mut command: Command, folder: &Path, environment: &[(String, String)]) -> (Child, String, String) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log file");
-    let mut child = Command::new(binary())
+    let mut child = command
         .args(["serve", "--config", "gateway.toml"])
         .current_dir(folder)
         .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -329,7 +361,12 @@ pub struct Answer {
 impl Answer {
     async fn of(response: reqwest::Response) -> Answer {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Answer { status, headers, text: response.text().await.expect("a whole body") }
+        let answer = Answer { status, headers, text: response.text().await.expect("a whole body") };
+        let head = format!("{:?}", answer.headers);
+        for text in [&head, &answer.text] {
+            secrets::check("an answer", text, &BTreeSet::new());
+        }
+        answer
     }
 
     /// A header's value; empty if it is absent.

@@ -3,6 +3,7 @@
 pub mod gateway;
 pub mod raw;
 pub mod redis;
+pub mod secrets;
 
 pub use gateway::{Gateway, KEY, embedding_config};
 pub use raw::Raw;

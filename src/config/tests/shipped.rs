@@ -210,3 +210,63 @@ tenants
         |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
     assert_eq!(squeeze(&plan.describe(Wall(0))), squeeze(&expected));
 }
+
+/// A file that ships for a container: its secrets lie in files, which are `folder`'s here.
+#[track_caller]
+fn check_in_container(text: &str, mounted: &str, secrets: &[(&str, &str)], more: &[(&str, &str)]) -> Plan {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, secret) in secrets {
+        std::fs::write(folder.path().join(name), secret).expect("written");
+    }
+    // As the image sets them.
+    let image = [
+        ("VECTORGATE_SERVER__LISTEN", "0.0.0.0:8080"),
+        ("VECTORGATE_SERVER__ADMIN_LISTEN", "0.0.0.0:8081"),
+        ("VECTORGATE_STORE__PATH", "/data"),
+    ];
+    let dockerfile = include_str!("../../../Dockerfile");
+    for (name, value) in image {
+        assert!(dockerfile.contains(&format!("{name}={value}")), "{name} is not set by the image");
+    }
+    assert!(text.contains(mounted), "{mounted}");
+    let text = text.replace(mounted, folder.path().to_str().expect("a path"));
+    let plan = plan(&text, &[&image, more].concat());
+    assert_eq!(plan.warnings, Vec::<String>::new());
+    plan
+}
+
+#[test]
+fn what_compose_mounts_is_valid() {
+    let text = include_str!("../../../config/compose/gateway.toml");
+    let compose = include_str!("../../../compose.yml");
+    let variable = "VECTORGATE_TENANTS__APP__KEY_SHA256";
+    assert!(compose.contains(variable));
+    let hash = format!("[\"{}\"]", "b".repeat(64));
+    let plan = check_in_container(text, "/run/secrets", &[("admin_token", "t")], &[(variable, &hash)]);
+    assert_eq!(plan.tenants[0].keys.len(), 1);
+    assert!(compose.contains("stop_grace_period: 40s") && plan.server.drain.as_secs() < 40);
+}
+
+#[test]
+fn what_the_cluster_mounts_is_valid_and_pods_have_the_time_to_drain() {
+    let text = include_str!("../../../config/kubernetes/gateway.toml");
+    let set = include_str!("../../../config/kubernetes/stateful-set.yaml");
+    let secrets = [("admin-token", "t"), ("openai-key", "k"), ("redis-url", "redis://:p@redis:6379/0")];
+    let plan = check_in_container(text, "/etc/vectorgate/secrets", &secrets, &[]);
+    let number = |after: &str| -> u64 {
+        let rest = set.split_once(after).unwrap_or_else(|| panic!("{after}")).1;
+        rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().and_then(|text| text.parse().ok()).expect(after)
+    };
+    let (grace, stop) = (number("terminationGracePeriodSeconds:"), number("sleep: { seconds:"));
+    assert!(grace > stop + plan.server.drain.as_secs(), "{grace} s for {stop} s and {:?}", plan.server.drain);
+    assert!(set.contains("path: /readyz, port: admin") && set.contains("path: /healthz, port: admin"));
+}
+
+#[test]
+fn the_unit_gives_the_time_to_drain() {
+    let unit = include_str!("../../../config/systemd/vectorgate.service");
+    let drain = plan(DEFAULT_TEXT, &[]).server.drain;
+    let stop = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).expect("a limit");
+    assert!(stop.parse::<u64>().expect("seconds") > drain.as_secs());
+    assert!(unit.contains("Type=notify\n"));
+}

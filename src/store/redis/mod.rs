@@ -3,8 +3,8 @@
 //! - [`health`]: when the server counts as gone
 //! - [`link`]: connections, a time limit for every step, and their upkeep
 //! - [`quota`]: limits per minute
-//! - [`stages`]: how far collections have moved
 //! - [`directory`]: tenants and keys made on the admin side
+//! - [`stages`]: how far collections have moved
 //! - [`script`]: the one script behind every change of a balance, and what it answers
 //! - [`ledger`]: accounts at the server, [`hold`] and [`settle`] what requests do to them
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery

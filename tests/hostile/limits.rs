@@ -1,0 +1,66 @@
+//! Sizes without end: each has a limit, an answer that names it where one can still be given, and a count.
+
+use loadtest::provider::{Provider, Script};
+use serde_json::json;
+
+use super::{config, provider};
+use crate::support::gateway::KEY;
+use crate::support::{Gateway, Raw};
+
+/// A head that goes beyond what is read of one is answered 431, and the connection closed.
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let provider = provider();
+    let gateway = Gateway::start(&config(&provider, ""));
+    let many: String = (0..200).map(|number| format!("X-{number}: x\r\n")).collect();
+    let long = format!("X-Long: {}\r\n", "x".repeat(256 << 10));
+    let name = format!("{}: x\r\n", "X".repeat(256 << 10));
+    for (what, lines) in [("many headers", many), ("a long header", long), ("a long name", name)] {
+        let mut client = Raw::connect(&gateway.url);
+        client.try_send(format!("POST /v1/embeddings HTTP/1.1\r\nHost: g\r\n{lines}\r\n"));
+        let answer = client.maybe_answer();
+        assert!(answer.is_none_or(|answer| matches!(answer.status, 400 | 431)), "{what}");
+    }
+    let mut client = Raw::connect(&gateway.url);
+    client.try_send(format!("GET /{} HTTP/1.1\r\nHost: g\r\n\r\n", "x".repeat(256 << 10)));
+    assert!(client.maybe_answer().is_none_or(|answer| matches!(answer.status, 400 | 414 | 431)));
+    assert_eq!(provider.call_count(), 0);
+    gateway.embed(json!("afterwards")).await.expect(200);
+}
+
+#[tokio::test]
+async fn bodies_that_go_on_inwards_or_in_digits_are_refused_and_counted() {
+    let provider = Provider::start(Script::new().space("A").width(8));
+    let gateway = Gateway::start(&config(&provider, ""));
+    let deep = |open: &str, close: &str, levels: usize| {
+        format!("{{\"model\":\"emb-a\",\"input\":\"a\",\"x\":{}1{}}}", open.repeat(levels), close.repeat(levels))
+    };
+    let number = |member: &str, value: &str| format!("{{\"model\":\"emb-a\",\"input\":\"a\",\"{member}\":{value}}}");
+    let digits = "9".repeat(100_000);
+    let table = [
+        (deep("[", "]", 128), "invalid_json"),
+        (deep("[", "]", 100_000), "invalid_json"),
+        (deep("{\"a\":", "}", 100_000), "invalid_json"),
+        (number("dimensions", &digits), "invalid_input"),
+        (number("dimensions", "1e999"), "invalid_input"),
+        (number("dimensions", "-1"), "invalid_input"),
+        (number("dimensions", "4294967296"), "unsupported_dimensions"),
+        (number("dimensions", &format!("0.{digits}")), "invalid_input"),
+        (format!("{{\"model\":\"emb-a\",\"input\":[[{digits}]]}}"), "invalid_input"),
+        ("{\"model\":\"emb-a\",\"input\":[[4294967296]]}".to_owned(), "invalid_input"),
+        (format!("{{\"model\":\"{}\",\"input\":\"a\"}}", "x".repeat(1 << 20)), "model_not_found"),
+    ];
+    let mut counts = std::collections::BTreeMap::<&str, f64>::new();
+    for (body, code) in &table {
+        let answer = gateway.post("/v1/embeddings", KEY, &[], body.clone()).await;
+        let shown = &body[..body.len().min(80)];
+        assert_eq!(answer.error_code(), *code, "{shown}: {}", &answer.text[..answer.text.len().min(300)]);
+        assert!(answer.text.len() < 4096, "{shown}: the answer is as long as what was asked");
+        *counts.entry(code).or_default() += 1.0;
+    }
+    for (code, count) in counts {
+        assert_eq!(gateway.metric(&format!("vectorgate_errors_total{{code=\"{code}\"}}")).await, count, "{code}");
+    }
+    assert_eq!(provider.call_count(), 0);
+    gateway.post("/v1/embeddings", KEY, &[], deep("[", "]", 100)).await.expect(200);
+}
