@@ -161,6 +161,10 @@ impl Running {
         kind: ModelKind,
     ) -> Result<Arc<ModelRuntime>, ApiError> {
         let name = ModelName::from(name);
+        if kind != ModelKind::Embedding && self.collections.contains_key(name.as_str()) {
+            let message = format!("{:?} is a collection of embedding models: use /v1/embeddings", name.as_str());
+            return Err(ApiError::new(Code::InvalidInput, message).param("model"));
+        }
         let Some(model) = self.models.get(&name) else {
             let mut known: Vec<&str> = self.usable_models(tenant, kind).map(|model| model.plan.name.as_str()).collect();
             if kind == ModelKind::Embedding {
