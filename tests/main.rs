@@ -6,6 +6,7 @@ mod bodies;
 mod cases;
 mod dialects;
 mod journey;
+mod load;
 mod money;
 mod observe;
 mod redis;
