@@ -205,6 +205,7 @@ async fn describe(gateway: &Gateway, tenant: &TenantRuntime) -> Result<Value, Ap
         "keys": keys,
         "tpm": plan.tpm,
         "rpm": plan.rpm,
+        "max_concurrency": plan.max_concurrency,
         "weight": plan.weight,
         "class": plan.class.map(|class| class.to_string()),
         "models": plan.models.clone().unwrap_or_else(|| vec!["*".into()]),

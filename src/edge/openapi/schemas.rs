@@ -296,6 +296,7 @@ pub(super) fn shared() -> Value {
             ("budget_period", Holds::Words(&["none", "day", "month"])),
             ("tpm", Number),
             ("rpm", Number),
+            ("max_concurrency", Whole),
             ("weight", Whole),
             ("class", Text),
             ("models", Texts),
