@@ -35,6 +35,7 @@ pub mod crowd;
 pub mod error;
 pub mod ids;
 pub mod room;
+pub mod scribe;
 pub mod spool;
 pub mod telemetry;
 pub mod tls;

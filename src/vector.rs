@@ -75,11 +75,22 @@ enum Form {
 }
 
 /// A checked vector. Cloning shares its bytes.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Vector {
     form: Form,
     width: u32,
+    /// Whether the memory that it shares holds little else.
+    alone: bool,
 }
+
+impl PartialEq for Vector {
+    /// Where the bytes lie does not matter.
+    fn eq(&self, other: &Vector) -> bool {
+        self.width == other.width && self.form == other.form
+    }
+}
+
+impl Eq for Vector {}
 
 impl fmt::Debug for Vector {
     /// Shows form and width: vectors can be turned back into texts, so they are kept out of logs like those.
@@ -106,7 +117,7 @@ impl Vector {
     /// If it is not an array of JSON numbers that are finite as `f32`, or not `width` wide (`None`: any but 0).
     pub fn from_text(array: Bytes, width: Option<u32>) -> Result<Vector, VectorError> {
         let width = checked_width(numbers::check(&array)?, width)?;
-        Ok(Vector { form: Form::Text(array), width })
+        Ok(Vector { form: Form::Text(array), width, alone: false })
     }
 
     /// A vector in little-endian `f32`.
@@ -121,7 +132,7 @@ impl Vector {
             return Err(VectorError::NotFinite { element });
         }
         let width = checked_width(bytes.len() / F32, width)?;
-        Ok(Vector { form: Form::Floats(bytes), width })
+        Ok(Vector { form: Form::Floats(bytes), width, alone: false })
     }
 
     /// A vector in base64 of little-endian `f32`, standard alphabet, padded or not.
@@ -130,7 +141,8 @@ impl Vector {
     /// If it is not base64 of whole floats, an element is not finite, or it is not `width` wide (`None`: any but 0).
     pub fn from_base64(text: &[u8], width: Option<u32>) -> Result<Vector, VectorError> {
         let bytes = STANDARD.decode_to_vec(text).or_else(|_| STANDARD_NO_PAD.decode_to_vec(text));
-        Vector::from_le_bytes(Bytes::from(bytes.map_err(|_| VectorError::NotBase64)?), width)
+        let vector = Vector::from_le_bytes(Bytes::from(bytes.map_err(|_| VectorError::NotBase64)?), width);
+        vector.map(Vector::standing_alone)
     }
 
     /// A vector of these values.
@@ -139,7 +151,7 @@ impl Vector {
     /// If a value is not finite, or there is none.
     pub fn from_floats(values: &[f32]) -> Result<Vector, VectorError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Vector::from_le_bytes(Bytes::from(bytes), None)
+        Vector::from_le_bytes(Bytes::from(bytes), None).map(Vector::standing_alone)
     }
 
     /// Number of elements, at least 1.
@@ -176,13 +188,29 @@ impl Vector {
         }
     }
 
-    /// The same vector in memory of its own, for keeping: a slice would keep the whole answer alive.
+    /// Says that the memory which it shares holds little else, so that it may be kept as it is.
+    pub fn standing_alone(self) -> Vector {
+        Vector { alone: true, ..self }
+    }
+
+    /// The JSON array that [`Self::write_float`] would copy, where there is one.
+    pub fn shared_text(&self) -> Option<&Bytes> {
+        match &self.form {
+            Form::Text(raw) => Some(raw),
+            Form::Floats(_) => None,
+        }
+    }
+
+    /// The same vector for keeping, in memory that holds little else: a slice would keep the whole answer alive.
     pub fn detached(&self) -> Vector {
+        if self.alone {
+            return self.clone();
+        }
         let form = match &self.form {
             Form::Text(raw) => Form::Text(Bytes::copy_from_slice(raw)),
             Form::Floats(raw) => Form::Floats(Bytes::copy_from_slice(raw)),
         };
-        Vector { form, width: self.width }
+        Vector { form, width: self.width, alone: true }
     }
 
     /// The elements as `f32`: number text is rounded to the nearest.
@@ -275,11 +303,12 @@ impl Vector {
     /// # Errors
     /// If it is not a usable vector, or not `width` wide (`None`: any but 0).
     pub fn from_stored(stored: &Bytes, width: Option<u32>) -> Result<Vector, VectorError> {
-        match stored.first() {
+        let vector = match stored.first() {
             Some(b'T') => Vector::from_text(stored.slice(1..), width),
             Some(b'F') => Vector::from_le_bytes(stored.slice(1..), width),
             _ => Err(VectorError::NotAnArray),
-        }
+        };
+        vector.map(Vector::standing_alone)
     }
 }
 

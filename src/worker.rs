@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::actors::router::ServedBatch;
@@ -28,6 +29,7 @@ use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
 use crate::pure::service_levels::Fact;
 use crate::runtime::Route;
+use crate::scribe::Scribe;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
 use crate::telemetry::requests::RequestEnd;
@@ -53,8 +55,12 @@ pub struct Worker {
     pub gateway: Arc<Gateway>,
     /// Who is being served on this thread.
     pub crowd: Rc<Crowd>,
+    /// Cancelled when a shutdown ends its patience with what is under way.
+    pub cut: CancellationToken,
+    /// Writes what the requests of this thread put into the journal.
+    pub scribe: Scribe,
     wires: RefCell<Vec<KnownWire>>,
-    served: RefCell<Vec<Fact>>,
+    served: RefCell<ServedBatch>,
 }
 
 /// What came of one call.
@@ -154,18 +160,22 @@ impl Exchange {
 impl Worker {
     /// The state of one worker; its tick runs on the calling thread's runtime as long as the worker lives.
     pub fn new(gateway: Arc<Gateway>) -> Rc<Worker> {
+        let cut = gateway.lifecycle.cut_off();
+        let scribe = Scribe::new(Arc::clone(&gateway.journal));
         let worker = Rc::new(Worker {
             gateway,
+            cut,
             crowd: Rc::default(),
+            scribe,
             wires: RefCell::new(Vec::new()),
-            served: RefCell::new(Vec::new()),
+            served: RefCell::default(),
         });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
             loop {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let Some(worker) = weak.upgrade() else { break };
-                worker.flush_served();
+                worker.flush_facts();
             }
         });
         worker
@@ -182,19 +192,25 @@ impl Worker {
     /// Passes on that a request ended, in batches: a cache hit makes no thread hop of its own.
     fn served(&self, fact: Fact) {
         let full = {
-            let mut buffer = self.served.borrow_mut();
-            buffer.push(fact);
-            buffer.len() >= SERVED_BATCH
+            let mut served = self.served.borrow_mut();
+            served.ended.push(fact);
+            served.ended.len() >= SERVED_BATCH
         };
         if full {
-            self.flush_served();
+            self.flush_facts();
         }
     }
 
-    fn flush_served(&self) {
-        let batch = std::mem::take(&mut *self.served.borrow_mut());
-        if !batch.is_empty() {
-            self.gateway.router.do_send(ServedBatch(batch));
+    /// A request made its first call without asking the router.
+    pub fn request_begun(&self) {
+        self.served.borrow_mut().begun += 1;
+    }
+
+    /// Passes on what the router is yet to be told.
+    pub fn flush_facts(&self) {
+        let served = std::mem::take(&mut *self.served.borrow_mut());
+        if served.begun > 0 || !served.ended.is_empty() {
+            self.gateway.router.do_send(served);
         }
     }
 

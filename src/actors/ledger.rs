@@ -5,6 +5,10 @@
 //! the workers (a disk must never hold up a decision); only what is rare is written here: a period's start, and holds that
 //! lapsed.
 //!
+//! **Loans.** While the balance covers many calls, a part of it is lent to the workers by way of the board: holds and
+//! settlements within it ask nobody. Every event here first books what was charged to the loan, and nobody is refused or
+//! made to wait before the loan was called in. An idle tenant has none.
+//!
 //! **Who waits, and for how long.** An ask that open holds may still make room for waits. Less patient asks (queries)
 //! go before more patient ones (bulk), and among equals the first comes first. Each settlement renews everybody's
 //! patience up to a limit, because as long as calls settle a refusal would deny money that is there; when
@@ -15,22 +19,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::ids::{HoldId, TenantId};
-use crate::pure::ledger::{Account, AccountSnapshot, CreditOutcome, HoldAsk, Place, Settled, Terms};
+use crate::pure::ledger::{Account, AccountSnapshot, CreditOutcome, HoldAsk, Place, Settled, Terms, minus};
 use crate::pure::money::Money;
-use crate::pure::tenant_limits::{Allowances, Exceeded, TenantLimits};
+use crate::pure::tenant_limits::{Exceeded, TenantLimits};
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
 use crate::store::record::{CreditRecord, PeriodRecord, Record, ReleaseReason, ReleaseRecord};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
+pub use board::{Board, Lent};
 use line::{Line, Verdict};
 
+mod board;
 mod line;
 
 #[cfg(test)]
@@ -64,6 +69,20 @@ pub struct PlaceHold {
     pub patience: Duration,
     /// Tokens that the call is expected to take of the tenant's own limit.
     pub tokens: u64,
+}
+
+impl PlaceHold {
+    /// The same in the words of the core.
+    pub fn core(&self, now: Mono) -> HoldAsk {
+        HoldAsk {
+            id: self.id,
+            amount_upper: self.upper,
+            amount_likely: self.likely,
+            amount_lower: self.lower,
+            now,
+            expires_at: self.expires_at,
+        }
+    }
 }
 
 /// Why no money was held.
@@ -151,72 +170,6 @@ struct ExpireTick;
 #[rtype(result = "()")]
 pub struct Drill;
 
-/// A tenant's balance as workers see it: written by the actor after each change, read without a hop.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BoardState>);
-
-#[derive(Debug, Default, Clone, Copy)]
-struct BoardState {
-    remaining: Option<Money>,
-    exhausted: bool,
-    resets_at: Option<Wall>,
-    limits: Option<Allowances>,
-    account: Option<AccountSnapshot>,
-    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
-    shared: bool,
-}
-
-impl Board {
-    /// A board whose balance the shared ledger shows.
-    pub fn of_shared_ledger() -> Board {
-        Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
-    }
-
-    /// The whole balance as last published; `None` before the first time.
-    pub fn account(&self) -> Option<AccountSnapshot> {
-        self.0.lock().account
-    }
-
-    /// Shows an account of the shared ledger as its server told it last, whether a refusal would be final, and when the
-    /// budget is refilled next.
-    pub fn show(&self, account: AccountSnapshot, exhausted: bool, resets_at: Option<Wall>) {
-        let mut state = self.0.lock();
-        (state.remaining, state.exhausted, state.resets_at) = (account.remaining, exhausted, resets_at);
-        state.account = Some(account);
-    }
-
-    /// What is left of the tenant's own limits; `None` if it has none.
-    pub fn limits(&self) -> Option<Allowances> {
-        self.0.lock().limits
-    }
-
-    /// What new holds may take; `None` for an unlimited tenant.
-    pub fn remaining(&self) -> Option<Money> {
-        self.0.lock().remaining
-    }
-
-    /// Whether nothing is left and no open hold can leave anything.
-    pub fn exhausted(&self) -> bool {
-        self.0.lock().exhausted
-    }
-
-    /// When the budget is refilled next.
-    pub fn resets_at(&self) -> Option<Wall> {
-        self.0.lock().resets_at
-    }
-
-    /// Publishes an account's balance, and what is left of its limits if it has any.
-    pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
-        let mut state = self.0.lock();
-        state.limits = limits;
-        if !state.shared {
-            (state.remaining, state.exhausted) = (account.remaining(), account.is_exhausted());
-            state.resets_at = account.resets_at();
-            state.account = Some(account.snapshot());
-        }
-    }
-}
-
 /// The limits of a tenant that has some.
 pub fn limits_of(tpm: Option<u64>, rpm: Option<u64>) -> Option<TenantLimits> {
     (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm))
@@ -270,6 +223,10 @@ impl LedgerActor {
     /// Starts a new period when one is due. The record goes to the journal at once: it is written once a day or month.
     fn roll(&mut self) {
         let now = (self.wall)();
+        if self.account.resets_at().is_some_and(|at| at <= now) {
+            // What was lent belongs to the period that ends.
+            self.board.call_in(&mut self.account);
+        }
         let Some(started) = self.account.roll_period(now) else { return };
         let record = Record::PeriodStart(PeriodRecord {
             time: now,
@@ -283,14 +240,13 @@ impl LedgerActor {
     }
 
     fn try_place(&mut self, ask: &PlaceHold, now: Mono) -> Place {
-        self.account.place(HoldAsk {
-            id: ask.id,
-            amount_upper: ask.upper,
-            amount_likely: ask.likely,
-            amount_lower: ask.lower,
-            now,
-            expires_at: ask.expires_at,
-        })
+        let core = ask.core(now);
+        let placed = self.account.place(core);
+        if placed == Place::Held || !self.board.lends() {
+            return placed;
+        }
+        self.board.call_in(&mut self.account);
+        self.account.place(core)
     }
 
     /// Decides an ask at once, or lets it wait; then the answer comes over the channel.
@@ -301,7 +257,7 @@ impl LedgerActor {
         // Those who came first are served first, or a stream of small asks would starve a large one.
         let verdict = if self.line.ahead_of(ask.patience) == 0 {
             self.try_place(&ask, now)
-        } else if self.account.is_hopeless(ask.upper, ask.lower) {
+        } else if self.is_hopeless(&ask) {
             Place::Refused
         } else {
             Place::Wait
@@ -311,6 +267,11 @@ impl LedgerActor {
             Place::Wait if !ask.patience.is_zero() => Err(self.line.join(ask, now)),
             Place::Wait | Place::Refused => Ok(Err(HoldRefusal::Exhausted)),
         }
+    }
+
+    fn is_hopeless(&mut self, ask: &PlaceHold) -> bool {
+        self.board.call_in(&mut self.account);
+        self.account.is_hopeless(ask.upper, ask.lower)
     }
 
     /// Serves those who wait, in their order, as far as the balance goes.
@@ -345,6 +306,13 @@ impl LedgerActor {
         Ok(self.account.held_by(ask.id).unwrap_or_default())
     }
 
+    /// What every event about a hold begins with: the account is brought up to now, and has the hold if a loan had it.
+    fn begin(&mut self, id: HoldId) {
+        self.board.book(&mut self.account);
+        self.roll();
+        self.board.adopt(&mut self.account, id);
+    }
+
     fn return_tokens(&mut self, id: HoldId, billed: Option<u64>) {
         if let Some(limits) = &mut self.limits {
             limits.settle(id, billed, clock::mono());
@@ -361,6 +329,11 @@ impl LedgerActor {
     }
 
     fn settle(&mut self, id: HoldId, charge: Money) -> Option<Settled> {
+        let held = self.account.held_by(id).unwrap_or_default();
+        if self.account.remaining().is_some_and(|left| minus(charge, held) > left) {
+            // What is lent is there to cover it, too.
+            self.board.call_in(&mut self.account);
+        }
         let settled = self.account.settle(id, charge)?;
         self.line.progressed(clock::mono());
         if settled.shortfall > Money::ZERO {
@@ -389,6 +362,9 @@ impl LedgerActor {
 
     /// Ends the holds whose time is over, in the journal too.
     fn expire(&mut self, now: Mono) {
+        if self.board.has_lapsed(now) {
+            self.board.call_in(&mut self.account);
+        }
         let lapsed = self.account.expire(now);
         if lapsed.is_empty() {
             return;
@@ -429,13 +405,17 @@ impl LedgerActor {
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
         let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
+        // The tenant's own limits are counted here and nowhere else, and those who wait come before any other.
+        if limits.is_none() && self.line.is_empty() {
+            self.board.lend(&mut self.account);
+        }
         self.board.publish(&self.account, limits);
         self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.board.remaining());
     }
 
     /// Makes sure that a tick comes in time for whatever the clock alone will change; none comes if nothing will.
     fn arm(&mut self, now: Mono, context: &mut Context<Self>) {
-        let expiry = self.account.has_open_holds().then(|| now.plus(EXPIRE_EVERY));
+        let expiry = (self.account.has_open_holds() || self.board.lends()).then(|| now.plus(EXPIRE_EVERY));
         // The first has the least patience, and that of nobody here ended before the last tick.
         let patience = self.line.least_patience().map(|patience| now.plus(patience));
         let period = self.account.resets_at().map(|at| {
@@ -484,7 +464,7 @@ impl Handler<PlaceHold> for LedgerActor {
     fn handle(&mut self, ask: PlaceHold, context: &mut Self::Context) -> Self::Result {
         let now = clock::mono();
         let placed = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.roll();
+            self.begin(ask.id);
             let answer = self.place_or_wait(ask, now);
             self.finish(now);
             answer
@@ -504,7 +484,7 @@ impl Handler<HoldResolved> for LedgerActor {
     fn handle(&mut self, fact: HoldResolved, context: &mut Self::Context) {
         let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.roll();
+            self.begin(fact.id);
             self.resolve(fact.id, fact.charge);
             self.return_tokens(fact.id, fact.tokens);
             self.finish(now);
@@ -519,7 +499,7 @@ impl Handler<SettleHold> for LedgerActor {
     fn handle(&mut self, ask: SettleHold, context: &mut Self::Context) -> Self::Result {
         let now = clock::mono();
         let settled = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.roll();
+            self.begin(ask.id);
             let settled = self.settle(ask.id, ask.charge);
             self.return_tokens(ask.id, ask.tokens);
             self.finish(now);
@@ -535,7 +515,7 @@ impl Handler<Metered> for LedgerActor {
 
     fn handle(&mut self, fact: Metered, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.roll();
+            self.begin(fact.id);
             let now = clock::mono();
             let ask = HoldAsk {
                 id: fact.id,
@@ -558,6 +538,7 @@ impl Handler<Credit> for LedgerActor {
 
     fn handle(&mut self, ask: Credit, context: &mut Self::Context) -> Self::Result {
         let outcome = guarded::<Self, _>(context, ActorKind::Ledger, || {
+            self.board.book(&mut self.account);
             self.roll();
             let outcome = self.credit(ask);
             self.finish(clock::mono());
@@ -572,6 +553,7 @@ impl Handler<TermsChanged> for LedgerActor {
 
     fn handle(&mut self, fact: TermsChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
+            self.board.call_in(&mut self.account);
             self.account.set_terms(fact.terms);
             let now = clock::mono();
             let (tpm, rpm) = fact.limits;
@@ -592,9 +574,10 @@ impl Handler<Observe> for LedgerActor {
     fn handle(&mut self, _: Observe, context: &mut Self::Context) -> Self::Result {
         MessageResult(
             guarded::<Self, _>(context, ActorKind::Ledger, || {
+                self.board.book(&mut self.account);
                 self.roll();
                 self.finish(clock::mono());
-                self.account.snapshot()
+                self.board.account().unwrap_or_else(|| self.account.snapshot())
             })
             .ok(),
         )
@@ -608,10 +591,14 @@ impl Handler<ExpireTick> for LedgerActor {
         self.tick = None;
         let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
+            self.board.book(&mut self.account);
             self.roll();
             self.expire(now);
             // What has just become free is for those who wait, before any of them is refused.
             self.finish(now);
+            if !self.board.was_used() {
+                self.board.call_in(&mut self.account);
+            }
             for waiting in self.line.impatient(now) {
                 waiting.answer(Err(HoldRefusal::Exhausted));
             }

@@ -69,13 +69,15 @@ pub enum Unreserved {
     Unavailable,
 }
 
-/// Requests that ended, a batch from one worker. A fact.
-#[derive(Debug, Message)]
+/// What one worker has served since it last told. A fact.
+#[derive(Debug, Default, Message)]
 #[rtype(result = "()")]
-pub struct ServedBatch(
-    /// The requests.
-    pub Vec<Fact>,
-);
+pub struct ServedBatch {
+    /// Requests that ended.
+    pub ended: Vec<Fact>,
+    /// First calls that were made without asking here.
+    pub begun: u64,
+}
 
 /// A retry worked, so its upstreams are not all down; or it was allowed and found no room. A fact.
 #[derive(Debug, Clone, Copy, Message)]
@@ -201,10 +203,8 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
             route.upstream.actor.do_send(Missed);
         }
     }
-    let candidates = ask.routes.iter().enumerate();
-    let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, &ask.avoid)).collect();
     let mut refusals = Vec::new();
-    for Candidate { id: route, .. } in select::order(candidates, ask.rolls) {
+    for route in order(&ask.routes, &ask.avoid, ask.rolls) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
             Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),
@@ -223,6 +223,13 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         }
     }
     Err(Unreserved::Refused(most_telling(refusals)))
+}
+
+/// The order in which `routes` are asked, by what their upstreams have published.
+pub fn order(routes: &[Route], avoid: &[UpstreamId], rolls: [f64; 2]) -> impl Iterator<Item = usize> + use<> {
+    let candidates = routes.iter().enumerate();
+    let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, avoid)).collect();
+    select::order(candidates, rolls).into_iter().map(|candidate| candidate.id)
 }
 
 fn candidate(index: usize, upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> Candidate<usize> {
@@ -247,11 +254,14 @@ fn most_telling(refusals: Vec<(usize, Refusal)>) -> Refusal {
 impl Handler<ServedBatch> for Router {
     type Result = ();
 
-    fn handle(&mut self, ServedBatch(batch): ServedBatch, context: &mut Self::Context) {
+    fn handle(&mut self, served: ServedBatch, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             let now = clock::mono();
-            for fact in &batch {
+            for fact in &served.ended {
                 self.levels.record(fact, now);
+            }
+            for _ in 0..served.begun {
+                self.retries.request(now);
             }
         });
     }

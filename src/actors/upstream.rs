@@ -2,9 +2,11 @@
 //!
 //! A thin shell around [`UpstreamState`], which holds every rule (breaker, buckets, queue, concurrency). The worker
 //! that gets a permit makes the call itself. After each event the actor publishes a [`Board`] that the router and the
-//! workers read without asking.
+//! workers read without asking, and lends a part of what is left to the workers; each event begins by taking it back.
 
 mod board;
+mod orders;
+mod permit;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +18,16 @@ use tokio::sync::oneshot;
 
 use board::Sizes;
 pub use board::{Board, Shown};
+pub use orders::{Command, Order};
+pub use permit::{CallAnswered, CallFinished, CallsEnded, Permit, Report, TooLarge, Work};
 
 use crate::clock;
 use crate::config::plan::{Quota, Upstream};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
-use crate::pure::adaptive_batch::{Chunk, Learned, LimitHint, Limits, Refused, TooMuch, next_batch};
+use crate::pure::adaptive_batch::{Chunk, Learned, Limits, next_batch};
 use crate::pure::admission::{
-    Ask, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, QuotaAsk, QuotaGrant, Refusal, UpstreamSnapshot,
-    UpstreamState, Why,
+    Ask, Decision, Effect, Grant, OutcomeKind, Policy, QuotaAsk, QuotaGrant, Refusal, UpstreamSnapshot, UpstreamState,
+    Why,
 };
 use crate::pure::breaker::{Phase, Transition};
 use crate::pure::call_stats::CallStats;
@@ -56,93 +60,6 @@ pub struct WaitPermit(
     pub Ask,
 );
 
-/// A call ended. A fact, idempotent by attempt.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct CallFinished {
-    /// The call.
-    pub attempt: AttemptId,
-    /// How it ended.
-    pub report: Report,
-}
-
-/// The answer to a call has begun and may go on for long. A fact, idempotent by attempt; [`CallFinished`] follows.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct CallAnswered {
-    /// The call.
-    pub attempt: AttemptId,
-    /// From sending to the answer's first event.
-    pub latency: Duration,
-    /// The longest it may still go on.
-    pub longest: Duration,
-}
-
-/// What a worker learned from a call.
-#[derive(Debug)]
-pub struct Report {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// What its items really cost, if it was a call for vectors and was answered.
-    pub chunk: Option<Chunk>,
-    /// What was too much, if that is why it was refused.
-    pub too_large: Option<TooLarge>,
-}
-
-/// What a call is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
-    /// Vectors.
-    Embedding,
-    /// Scores of documents that are judged each on its own.
-    Ranking,
-}
-
-/// A refusal of a call's size.
-#[derive(Debug, Clone, Copy)]
-pub struct TooLarge {
-    /// What the call was for: what is too much for one kind says nothing about another.
-    pub of: Work,
-    /// What the call carried.
-    pub sent: Refused,
-    /// What there was too much of.
-    pub kind: TooMuch,
-    /// The limit that the upstream named.
-    pub hint: Option<LimitHint>,
-}
-
-impl Report {
-    /// A call about whose size nothing was learned.
-    pub fn plain(outcome: Outcome) -> Report {
-        Report { outcome, chunk: None, too_large: None }
-    }
-}
-
-/// An operator's or the gateway's own order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command {
-    /// Take no new calls; those under way finish.
-    Drain,
-    /// Take calls again, also with a key that was set aside.
-    Resume,
-    /// Open the breaker until it is closed by order.
-    Open,
-    /// Close the breaker.
-    Close,
-    /// Use it only once its vectors have been looked at.
-    AwaitCheck,
-    /// Its vectors are those of its space.
-    Verified,
-    /// Its vectors were asked for and did not come.
-    CheckFailed,
-    /// Its vectors are others: take it out.
-    Quarantine,
-    /// Try the key again: a reload brought another.
-    Unpark,
-    /// Let accepted work finish and turn away batch work that only waits: the process ends.
-    ShutDown,
-}
-
 /// A waiter left the queue. A fact.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -155,14 +72,6 @@ pub struct WaiterLeft(
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Missed;
-
-/// Tells an upstream what to do.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Order(
-    /// The order.
-    pub Command,
-);
 
 /// A reload changed the limits.
 #[derive(Message)]
@@ -225,6 +134,9 @@ const FEWEST: u64 = 20;
 /// While nothing is exchanged, other replicas' breakers are asked for this often.
 const OPINION_EVERY: Duration = Duration::from_secs(1);
 
+/// Calls that ended well within a loan are looked at together, this long after the first of them.
+const LOOK_AFTER: Duration = Duration::from_millis(4);
+
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -236,41 +148,6 @@ pub struct UpstreamHandle {
     pub actor: Addr<UpstreamActor>,
     /// What the actor last published.
     pub board: Arc<Board>,
-}
-
-/// Leave to make one call. Reporting how it ended is what gives the slot and the unused tokens back; a permit that is
-/// dropped without a report counts as a call whose client left.
-#[derive(Debug)]
-pub struct Permit {
-    actor: Addr<UpstreamActor>,
-    attempt: AttemptId,
-    /// Time spent in the queue.
-    pub dwell: Duration,
-    reported: bool,
-}
-
-impl Permit {
-    /// Reports that the answer has begun, `latency` after the call was sent; it may go on for `longest`.
-    pub fn answered(&self, latency: Duration, longest: Duration) {
-        self.actor.do_send(CallAnswered { attempt: self.attempt, latency, longest });
-    }
-
-    /// Reports how the call ended.
-    pub fn report(mut self, report: Report) {
-        self.reported = true;
-        self.actor.do_send(CallFinished { attempt: self.attempt, report });
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if !self.reported {
-            self.actor.do_send(CallFinished {
-                attempt: self.attempt,
-                report: Report::plain(Outcome::bare(OutcomeKind::NotSent)),
-            });
-        }
-    }
 }
 
 /// An upstream's part in shared limits.
@@ -366,7 +243,7 @@ impl UpstreamActor {
     }
 
     fn permit(&self, attempt: AttemptId, dwell: Duration, context: &Context<Self>) -> Permit {
-        Permit { actor: context.address(), attempt, dwell, reported: false }
+        Permit::new(context.address(), &self.board, attempt, dwell)
     }
 
     /// After every event: hand out what the core grants, tell what happened, publish, and set the next wake.
@@ -398,6 +275,17 @@ impl UpstreamActor {
         self.publish(now);
         self.wake_at(polled.wake, now, context);
         self.exchange(now, context);
+        if self.failing.is_none() && !self.retired {
+            self.state.lend(&mut self.board.loan.lock(), now);
+        }
+    }
+
+    /// Takes back what is lent and learns from the calls that ended within it.
+    fn gather(&mut self, now: Mono) {
+        let ended = self.state.gather(&mut self.board.loan.lock(), now);
+        for (attempt, report) in ended {
+            self.finished(attempt, report, now);
+        }
     }
 
     /// Exchanges units with the other replicas if it is time, or if somebody waits for some.
@@ -451,11 +339,20 @@ impl UpstreamActor {
     /// One event: the core under guard, then what follows from it.
     fn on<R>(&mut self, context: &mut Context<Self>, event: impl FnOnce(&mut Self, Mono) -> R) -> Option<R> {
         let now = clock::mono();
-        let result = guarded::<Self, _>(context, ActorKind::Upstream, || event(self, now)).ok();
+        let event = || {
+            self.gather(now);
+            event(self, now)
+        };
+        let result = guarded::<Self, _>(context, ActorKind::Upstream, event).ok();
         if result.is_some() {
             self.settle(now, context);
         }
         result
+    }
+
+    /// Nothing happened here, but calls on loan may have ended.
+    fn look(&mut self, context: &mut Context<Self>) {
+        self.on(context, |_, _| ());
     }
 
     fn finished(&mut self, attempt: AttemptId, report: Report, now: Mono) {
@@ -569,7 +466,7 @@ impl UpstreamActor {
         self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
         self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
         self.board.down.store(self.state.is_down(), Ordering::Relaxed);
-        self.board.in_flight.store(self.state.in_flight(), Ordering::Relaxed);
+        self.board.in_flight.store(self.state.asked_in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
 }
@@ -651,11 +548,25 @@ impl Handler<CallFinished> for UpstreamActor {
     }
 }
 
+impl Handler<CallsEnded> for UpstreamActor {
+    type Result = ();
+
+    fn handle(&mut self, fact: CallsEnded, context: &mut Self::Context) {
+        match fact {
+            CallsEnded::LookNow => self.look(context),
+            CallsEnded::LookSoon => {
+                context.run_later(LOOK_AFTER, UpstreamActor::look);
+            }
+        }
+    }
+}
+
 impl Handler<CallAnswered> for UpstreamActor {
     type Result = ();
 
     fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
         self.on(context, |this, now| {
+            this.state.adopt(&mut this.board.loan.lock(), fact.attempt);
             if !this.state.is_answered(fact.attempt) {
                 this.succeeded(fact.attempt, fact.latency, now);
             }
@@ -707,8 +618,8 @@ impl Handler<PolicyChanged> for UpstreamActor {
 impl Handler<Retired> for UpstreamActor {
     type Result = ();
 
-    fn handle(&mut self, _: Retired, _: &mut Self::Context) {
-        self.retired = true;
+    fn handle(&mut self, _: Retired, context: &mut Self::Context) {
+        self.on(context, |this, _| this.retired = true);
     }
 }
 
@@ -735,6 +646,7 @@ impl Handler<GaugeTick> for UpstreamActor {
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
         if self.retired {
             // Whoever could still ask holds the board, and whoever has a permit is counted.
+            self.look(context);
             if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 {
                 tracing::info!(upstream = %self.id, "the last call of an upstream that was taken out has ended");
                 context.stop();

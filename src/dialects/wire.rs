@@ -5,6 +5,7 @@
 
 mod stream;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use actix_tls::connect::{
@@ -42,6 +43,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Connections are renewed after this long, so that a changed DNS entry takes effect.
 const LIFETIME: Duration = Duration::from_secs(300);
+
+/// Addresses of one upstream that are remembered.
+const KNOWN_ADDRESSES: usize = 16;
 
 /// An upstream's answer, whole.
 #[derive(Debug)]
@@ -88,6 +92,8 @@ impl WireError {
 pub struct Wire {
     client: awc::Client,
     base_url: String,
+    /// Addresses that were called, by their path.
+    known: RefCell<Vec<(String, Uri)>>,
     credential: Option<(HeaderName, HeaderValue)>,
     limit: Duration,
 }
@@ -118,7 +124,13 @@ impl Wire {
             .disable_redirects()
             .disable_timeout()
             .finish();
-        Wire { client, base_url: upstream.base_url.clone(), credential: credential(upstream), limit: upstream.timeout }
+        Wire {
+            client,
+            base_url: upstream.base_url.clone(),
+            known: RefCell::default(),
+            credential: credential(upstream),
+            limit: upstream.timeout,
+        }
     }
 
     /// Sends `request` and reads the whole answer within the upstream's `timeout_s`; `breath` is drawn while a large
@@ -141,15 +153,31 @@ impl Wire {
         }
     }
 
+    /// The address of a path; an upstream has few, and taking one apart costs more than finding it again.
+    fn address(&self, path: &str) -> Option<Uri> {
+        let mut known = self.known.borrow_mut();
+        if let Some((_, address)) = known.iter().find(|(known, _)| known == path) {
+            return Some(address.clone());
+        }
+        let address = Uri::try_from(format!("{}{path}", self.base_url)).ok()?;
+        if known.len() < KNOWN_ADDRESSES {
+            known.push((path.to_owned(), address.clone()));
+        }
+        Some(address)
+    }
+
     async fn exchange(
         &self,
         request: WireRequest,
         extra: &[(HeaderName, HeaderValue)],
         mut breath: Breath,
     ) -> Result<Answer, WireError> {
-        let mut sending = self
-            .client
-            .post(format!("{}{}", self.base_url, request.path))
+        let mut sending = match self.address(&request.path) {
+            Some(address) => self.client.post(address),
+            // The client says what is wrong with it.
+            None => self.client.post(format!("{}{}", self.base_url, request.path)),
+        };
+        sending = sending
             .insert_header((CONTENT_TYPE, "application/json"))
             .insert_header((ACCEPT, "application/json"))
             .insert_header((USER_AGENT, concat!("vectorgate/", env!("CARGO_PKG_VERSION"))));
@@ -183,7 +211,10 @@ impl Wire {
         if status == StatusCode::SWITCHING_PROTOCOLS || status.is_informational() {
             return Err(WireError::NotHttp("answered with an interim status"));
         }
-        Ok(Answer { status: status.as_u16(), headers, body: body.freeze() })
+        // Grown without knowing its length it may have much more room than it needs, and its vectors may be kept for long.
+        let body =
+            if body.capacity() > body.len() + body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
+        Ok(Answer { status: status.as_u16(), headers, body })
     }
 }
 

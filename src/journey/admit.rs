@@ -19,18 +19,17 @@ use crate::tokens;
 use super::classify::{Call, Context, Task};
 use super::rerank;
 
-/// Inputs up to this many bytes together are counted exactly whatever the balance: a search query costs a microsecond
-/// or two.
-const ALWAYS_EXACT_BYTES: u64 = 512;
-
 /// A balance that covers fewer requests like this one is near its limit: then the hold is an upper bound.
 const NEAR_LIMIT_REQUESTS: u64 = 4096;
 
 /// Larger inputs are counted on a blocking thread: at 40 MB/s this much takes about 6 ms.
 const BLOCKING_COUNT_BYTES: u64 = 256 << 10;
 
-/// While the balance is comfortable a hold is the estimate and half as much again, in per cent.
+/// While the balance is comfortable a hold is the estimate and half as much again, in per cent …
 const COMFORTABLE_PERCENT: u64 = 150;
+
+/// … and at least so many tokens more, since estimates of short texts err the most.
+const COMFORTABLE_TOKENS: u64 = 32;
 
 /// A hold that nobody resolves lapses after the longest journey a request may have, and this.
 pub const HOLD_GRACE: Duration = Duration::from_secs(60);
@@ -146,8 +145,9 @@ pub async fn cost_bounds(call: &Call, indices: &[usize], calls: usize, remaining
     let bytes: u64 = indices.iter().map(|index| call.items[*index].text_bytes()).sum();
     let likely = most(rough.likely, fewest).unwrap_or_default();
     let near = likely.checked_mul(NEAR_LIMIT_REQUESTS).is_none_or(|many| many > remaining);
-    if bytes > ALWAYS_EXACT_BYTES && !near {
-        let held = (rough.likely.saturating_mul(COMFORTABLE_PERCENT) / 100).max(rough.likely + 1);
+    if !near {
+        let held = rough.likely.saturating_mul(COMFORTABLE_PERCENT) / 100;
+        let held = held.max(rough.likely.saturating_add(COMFORTABLE_TOKENS)).min(rough.upper);
         return bounds(rough, held);
     }
     let bound = exact(call, indices, bytes).await.map_or(rough, Estimate::exact);

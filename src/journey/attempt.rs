@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues, order};
 use crate::actors::upstream::{Report, TooLarge, Work};
 use crate::cache::Value;
 use crate::clock;
@@ -272,9 +272,16 @@ impl Parts<'_> {
             tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let mut hold = Hold::new(tenant.ledger.clone(), id);
-        let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
-        hold.amount = reserved.held;
+        let lent = if limited { None } else { Hold::of_loan(tenant, &ask) };
+        let (mut hold, reserved) = match lent {
+            Some(hold) => (hold, self.reserve(&range, None, &[], Tries::First).await?),
+            None => {
+                let mut hold = Hold::new(std::sync::Arc::clone(tenant), id);
+                let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
+                hold.amount = reserved.held;
+                (hold, reserved)
+            }
+        };
         if holds_money {
             // Noted first: a record that is told to have failed may be kept and written after all.
             hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
@@ -283,9 +290,9 @@ impl Parts<'_> {
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
-                amount: reserved.held,
+                amount: hold.amount,
             });
-            journal.append(&record).map_err(|error| {
+            self.worker.scribe.write(vec![record]).await.map_err(|error| {
                 self.worker.gateway.telemetry.store_failed("hold", &error);
                 ApiError::new(
                     Code::StoreUnavailable,
@@ -386,6 +393,18 @@ impl Parts<'_> {
         }
     }
 
+    /// A permit out of what the best upstream has lent; `None` where the router must be asked.
+    fn reserve_lent(&self, ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
+        if self.routes.iter().any(|route| route.upstream.board.down()) {
+            // The router tells it what it misses.
+            return None;
+        }
+        let route = order(self.routes, avoid, [rand::random(), rand::random()]).next()?;
+        let permit = self.routes[route].upstream.permit_lent(ask, clock::mono())?;
+        self.worker.request_begun();
+        Some(Reserved { route, permit, held: Money::ZERO })
+    }
+
     async fn reserve(
         &self,
         range: &Range<usize>,
@@ -397,6 +416,16 @@ impl Parts<'_> {
         let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
         let waiter = ask.waiter;
         let _stage = self.call.context.trace.stage("reserve");
+        if hold.is_none()
+            && tries != Tries::Again
+            && let Some(reserved) = self.reserve_lent(&ask, avoid)
+        {
+            return Ok(reserved);
+        }
+        if tries == Tries::Again {
+            // Retries are measured by the requests so far.
+            self.worker.flush_facts();
+        }
         let reserve = Reserve {
             hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
             routes: std::sync::Arc::clone(self.routes),

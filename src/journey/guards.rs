@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use actix::Addr;
-
-use crate::actors::ledger::{HoldResolved, LedgerActor};
+use crate::actors::ledger::{HoldResolved, Lent, PlaceHold};
 use crate::clock;
 use crate::ids::{HoldId, TenantId};
 use crate::pure::money::Money;
+use crate::runtime::TenantRuntime;
 use crate::store::journal::Journal;
 use crate::store::record::{Record, ReleaseReason, ReleaseRecord};
 
 /// Money held for a call. Resolve it with [`Hold::resolve`]; a hold that is dropped is released, in the journal too.
 pub struct Hold {
-    ledger: Addr<LedgerActor>,
+    tenant: Arc<TenantRuntime>,
     /// Names it.
     pub id: HoldId,
     /// What is held; nothing where it is only a share of the tenant's own limits.
@@ -24,8 +23,18 @@ pub struct Hold {
 
 impl Hold {
     /// Takes charge of a hold that the ledger has granted or is about to grant.
-    pub fn new(ledger: Addr<LedgerActor>, id: HoldId) -> Hold {
-        Hold { ledger, id, amount: Money::ZERO, noted: None, open: true }
+    pub fn new(tenant: Arc<TenantRuntime>, id: HoldId) -> Hold {
+        Hold { tenant, id, amount: Money::ZERO, noted: None, open: true }
+    }
+
+    /// A hold out of what the ledger has lent; `None` where the ledger must be asked.
+    pub fn of_loan(tenant: &Arc<TenantRuntime>, ask: &PlaceHold) -> Option<Hold> {
+        if !tenant.board.hold(&ask.core(clock::mono()), clock::wall()) {
+            return None;
+        }
+        let mut hold = Hold::new(Arc::clone(tenant), ask.id);
+        hold.amount = ask.upper;
+        Some(hold)
     }
 
     /// The journal is told of the hold, so it must be told of its end: by whoever resolves it, or when it is dropped.
@@ -42,7 +51,26 @@ impl Hold {
     /// record of it is the caller's.
     pub fn resolve(mut self, charge: Option<Money>, tokens: Option<u64>) {
         self.open = false;
-        self.ledger.do_send(HoldResolved { id: self.id, charge, tokens });
+        self.end(charge, tokens);
+    }
+
+    /// Settles a hold that is within what the ledger has lent, and costs no more than it holds; `None` where the ledger
+    /// must do it.
+    pub fn settle_lent(&mut self, charge: Money) -> Option<Lent> {
+        let lent = self.tenant.board.settle(self.id, charge, clock::wall())?;
+        self.open = false;
+        Some(lent)
+    }
+
+    fn end(&self, charge: Option<Money>, tokens: Option<u64>) {
+        let board = &self.tenant.board;
+        let within = match charge {
+            Some(charge) => board.settle(self.id, charge, clock::wall()).is_some(),
+            None => board.release(self.id),
+        };
+        if !within {
+            self.tenant.ledger.do_send(HoldResolved { id: self.id, charge, tokens });
+        }
     }
 
     /// The ledger has confirmed the settlement: nothing is left to report.
@@ -56,7 +84,7 @@ impl Drop for Hold {
         if !self.open {
             return;
         }
-        self.ledger.do_send(HoldResolved { id: self.id, charge: None, tokens: None });
+        self.end(None, None);
         if let Some((journal, tenant)) = self.noted.take() {
             let (time, reason) = (clock::wall(), ReleaseReason::Unused);
             let release = ReleaseRecord { time, hold: self.id, tenant, reason };

@@ -40,12 +40,11 @@ const ROUNDS: usize = 3;
 /// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
 pub async fn serve(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
-    let lifecycle = &worker.gateway.lifecycle;
     let mut result = tokio::select! {
         // In this order, so that what is ready at once costs no look at the token.
         biased;
         result = entries(&worker, &call, &gone, &mut tally) => result,
-        () = lifecycle.cut_off() => Err(lifecycle::cut_error()),
+        () = worker.cut.cancelled() => Err(lifecycle::cut_error()),
     };
     tally.book_under_way();
     if gone.is_cancelled() && result.is_ok() {

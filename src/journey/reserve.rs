@@ -191,7 +191,7 @@ impl Asker<'_> {
             tokens: work.tokens,
         };
         let holds_money = bounds.upper > Money::ZERO;
-        let mut hold = Hold::new(tenant.ledger.clone(), id);
+        let mut hold = Hold::new(Arc::clone(tenant), id);
         let reserved = self.reserve(routes, work, Some(ask), avoid, tries).await?;
         hold.amount = reserved.held;
         if holds_money {

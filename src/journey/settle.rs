@@ -301,8 +301,8 @@ async fn resolve(worker: &Worker, context: &Context, tally: &mut Tally) -> Charg
         remaining: tenant.board.remaining(),
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();
-    let Some(first) = holds.next() else {
-        if cost > Money::ZERO && tenant.shared.is_none() {
+    let Some(mut first) = holds.next() else {
+        if cost > Money::ZERO && tenant.shared.is_none() && tenant.board.meter(cost, clock::wall()).is_none() {
             let id = worker.gateway.journal.next_hold_id();
             tenant.ledger.do_send(Metered { id, charge: cost });
         }
@@ -310,6 +310,13 @@ async fn resolve(worker: &Worker, context: &Context, tally: &mut Tally) -> Charg
     };
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens() + tally.output_tokens());
     charged.hold = first.is_noted().then_some(first.id);
+    if holds.len() == 0
+        && let Some(lent) = first.settle_lent(cost)
+    {
+        (charged.remaining, charged.period_start) = (lent.remaining, lent.period_start);
+        worker.gateway.telemetry.metrics.tenant_budget_remaining(&tenant.plan.id, lent.remaining);
+        return charged;
+    }
     let mut left = charged.remaining.and_then(|remaining| remaining.checked_add(first.amount));
     // What the first hold does not cover is taken from the others as far as they go, so that nothing which was held for
     // this request can be taken by another in between. The first bears what no hold covers.
@@ -430,7 +437,7 @@ async fn keep(worker: &Worker, records: Vec<Record>, paid: bool) -> std::io::Res
     let ends_hold = records.iter().any(|record| matches!(record, Record::Usage(usage) if usage.hold.is_some()));
     if paid || ends_hold {
         return match worker.gateway.running.load().plan.store.durability {
-            Durability::Process => worker.gateway.journal.append_all(&records),
+            Durability::Process => worker.scribe.write(records).await,
             Durability::Power => worker.gateway.journal.append_all_durable(&records).await,
         };
     }

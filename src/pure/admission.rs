@@ -15,6 +15,7 @@
 //! the provider may have counted it.
 
 mod events;
+mod loan;
 mod policy;
 mod shared;
 mod words;
@@ -22,6 +23,7 @@ mod words;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+pub use loan::{CallLoan, Ending};
 pub use policy::{CountBy, Policy};
 pub use shared::{LimitAsk, LimitGrant, QuotaAsk, QuotaGrant};
 pub use words::{
@@ -72,6 +74,13 @@ struct Block {
     at: Option<Mono>,
 }
 
+/// What a loan has of the concurrency.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lent {
+    units: usize,
+    calls: usize,
+}
+
 /// A call's demand on the limits.
 #[derive(Debug, Clone, Copy)]
 struct Need {
@@ -95,6 +104,8 @@ pub struct UpstreamState {
     expiries: BTreeSet<(Mono, AttemptId)>,
     /// Concurrency in use by tier.
     in_use: [usize; 2],
+    /// The part of `in_use` that a loan has, and the calls under way within it as of the last look.
+    lent: Lent,
     aimd: Aimd,
     cool_until: Mono,
     refused_in_a_row: u32,
@@ -138,6 +149,7 @@ impl UpstreamState {
             attempts: HashMap::new(),
             expiries: BTreeSet::new(),
             in_use: [0; 2],
+            lent: Lent::default(),
             aimd: Aimd::new(policy.max_concurrency),
             cool_until: Mono::ZERO,
             refused_in_a_row: 0,

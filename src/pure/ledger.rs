@@ -2,12 +2,14 @@
 //! balance moves; refuses to know prices, tokens, clocks, files, and who waits for a hold.
 //!
 //! Invariants, checked by [`Account::audit`] after every step of every test:
-//! - **I1** granted + excess = available + held + spent. *Excess* is zero unless a reload lowered the budget below what
+//! - **I1** granted + excess = available + held + lent + spent. *Excess* is zero unless a reload lowered the budget below what
 //!   was already committed; then nothing is available until settlements have made up for it.
 //! - **I2** No amount is ever negative.
 //! - **I3** held is the sum of the open holds, each between its lower and its upper bound.
 //! - **I4** Within a period spent grows by exactly what [`Settled::charged`] reports, and never falls.
 //! - **I5** charged + shortfall is the charge that was asked for: nothing is lost without being named.
+
+mod loan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,6 +20,8 @@ use super::money::Money;
 use super::time::{Mono, Wall};
 use super::utc;
 use crate::ids::HoldId;
+
+pub use loan::Loan;
 
 /// What an unlimited tenant may spend: so much that every rule for limited tenants holds for it too.
 const UNLIMITED: Money = Money::from_units(i128::MAX);
@@ -180,6 +184,8 @@ pub struct Account {
     holds: BTreeMap<HoldId, OpenHold>,
     held: Money,
     held_lower: Money,
+    /// What loans have that was not charged yet: left, or held for their calls.
+    lent: Money,
     /// The newest settlements: what was asked to be held, and what it cost.
     settlements: VecDeque<(Money, Money)>,
     lapsed: BTreeSet<HoldId>,
@@ -195,6 +201,7 @@ impl Account {
             holds: BTreeMap::new(),
             held: Money::ZERO,
             held_lower: Money::ZERO,
+            lent: Money::ZERO,
             settlements: VecDeque::new(),
             lapsed: BTreeSet::new(),
             lapsed_untold: Vec::new(),
@@ -207,7 +214,7 @@ impl Account {
 
     /// What new holds may take; the largest amount for an unlimited tenant.
     fn available(&self) -> Money {
-        minus(self.granted(), plus(self.held, self.standing.spent))
+        minus(self.granted(), plus(plus(self.held, self.lent), self.standing.spent))
     }
 
     /// What new holds may take; `None` for an unlimited tenant. Never negative.
@@ -264,10 +271,14 @@ impl Account {
         } else {
             return Place::Refused;
         };
-        self.holds.insert(ask.id, OpenHold { upper, asked, lower, expires_at: ask.expires_at });
-        self.held = plus(self.held, upper);
-        self.held_lower = plus(self.held_lower, lower);
+        self.insert(ask.id, OpenHold { upper, asked, lower, expires_at: ask.expires_at });
         Place::Held
+    }
+
+    fn insert(&mut self, id: HoldId, hold: OpenHold) {
+        self.held = plus(self.held, hold.upper);
+        self.held_lower = plus(self.held_lower, hold.lower);
+        self.holds.insert(id, hold);
     }
 
     /// Whether a call of these bounds cannot be paid even if every open hold settles at its lower bound.
@@ -405,12 +416,20 @@ impl Account {
     /// # Errors
     /// The invariant's number.
     pub fn audit(&self) -> Result<(), &'static str> {
-        let committed = self.held.checked_add(self.standing.spent).ok_or("I1")?;
+        let reserved = self.held.checked_add(self.lent).ok_or("I1")?;
+        let committed = reserved.checked_add(self.standing.spent).ok_or("I1")?;
         let excess = minus(committed, self.granted());
         if self.granted().checked_add(excess) != self.available().checked_add(committed) {
             return Err("I1");
         }
-        let parts = [self.held, self.held_lower, self.standing.spent, self.standing.credits, self.standing.written_off];
+        let parts = [
+            self.held,
+            self.held_lower,
+            self.lent,
+            self.standing.spent,
+            self.standing.credits,
+            self.standing.written_off,
+        ];
         if parts.into_iter().any(Money::is_negative) {
             return Err("I2");
         }

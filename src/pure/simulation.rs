@@ -14,7 +14,9 @@ mod scenarios;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::admission::{Ask, CountBy, Decision, Effect, Grant, Outcome, OutcomeKind, Policy, Poll, UpstreamState};
+use super::admission::{
+    Ask, CallLoan, CountBy, Decision, Effect, Ending, Grant, Outcome, OutcomeKind, Policy, Poll, UpstreamState,
+};
 use super::breaker::Phase;
 use super::class::TrafficClass;
 use super::rate_headers::RateHeaders;
@@ -100,6 +102,7 @@ struct Taken {
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     at_once: u64,
+    on_loan: u64,
     out_of_queue: u64,
     batch: u64,
     probes: u64,
@@ -117,9 +120,13 @@ struct Simulation {
     rolls: Rolls,
     policy: Policy,
     state: UpstreamState,
+    /// What workers may call without asking; taken back before each event and given anew after it.
+    loan: CallLoan<Outcome>,
     next_id: u64,
     waiting: BTreeMap<u64, Request>,
     in_flight: BTreeMap<u64, Request>,
+    /// Calls on loan that ended and whose reports the owner has not taken yet.
+    ending: BTreeSet<u64>,
     answered: BTreeSet<u64>,
     taken: VecDeque<Taken>,
     minute: [u64; 2],
@@ -158,10 +165,12 @@ impl Simulation {
             now: Mono(1),
             rolls,
             state: UpstreamState::new(policy.clone()),
+            loan: CallLoan::default(),
             policy,
             next_id: 1,
             waiting: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            ending: BTreeSet::new(),
             answered: BTreeSet::new(),
             taken: VecDeque::new(),
             minute: [0; 2],
@@ -188,6 +197,11 @@ impl Simulation {
         if self.rolls.one_in(2_000) {
             self.failing = if self.failing > 50 { 2 } else { 90 };
         }
+        if self.rolls.one_in(3) {
+            self.act_on_loan();
+            return;
+        }
+        self.gather();
         // Time first, so that calls lost by now are known to be before anything else happens to them.
         let poll = self.state.poll(self.now);
         self.take(poll);
@@ -202,6 +216,34 @@ impl Simulation {
         let poll = self.state.poll(self.now);
         self.take(poll);
         self.check();
+        self.state.lend(&mut self.loan, self.now);
+    }
+
+    /// What workers do without the owner: calls begin and end.
+    fn act_on_loan(&mut self) {
+        if self.rolls.one_in(3) && self.loan.in_flight() > 0 {
+            self.finish();
+            return;
+        }
+        let id = self.next_id;
+        let request = Request {
+            tenant: self.rolls.below(4),
+            class: TrafficClass::InteractiveSearch,
+            tokens: 1 + self.rolls.below(600),
+        };
+        if self.loan.begin(AttemptId(id), request.tokens, 1, self.now) {
+            self.next_id += 1;
+            self.seen.on_loan += 1;
+            self.granted(id, request, Grant { attempt: AttemptId(id), probe: false, waited: Duration::ZERO });
+        }
+    }
+
+    fn gather(&mut self) {
+        for (id, outcome) in self.state.gather(&mut self.loan, self.now) {
+            let ended = self.ending.remove(&id.0);
+            self.hold(ended, "I3: a report is of a call that ended");
+            self.report(id.0, outcome);
+        }
     }
 
     fn ask(&mut self) {
@@ -243,7 +285,7 @@ impl Simulation {
     }
 
     fn finish(&mut self) {
-        let Some(id) = self.pick_in_flight() else { return };
+        let Some(id) = self.pick_in_flight().filter(|id| !self.ending.contains(id)) else { return };
         if self.rolls.one_in(50) {
             self.dead.insert(id);
         }
@@ -268,7 +310,30 @@ impl Simulation {
         let Some(request) = self.in_flight.get(&id).cloned() else { return };
         let actual = self.rolls.one_in(2).then(|| self.rolls.below(request.tokens * 5 / 4));
         let headers = if self.rolls.one_in(20) { self.headers() } else { RateHeaders::default() };
-        self.state.finished(AttemptId(id), Outcome { kind, actual_tokens: actual, headers }, self.now);
+        self.end_call(id, Outcome { kind, actual_tokens: actual, headers });
+    }
+
+    /// Ends a call where it was begun.
+    fn end_call(&mut self, id: u64, outcome: Outcome) {
+        let left = [outcome.headers.remaining_tokens, outcome.headers.remaining_requests];
+        match self.loan.end(AttemptId(id), outcome, left) {
+            Ending::NotHere(outcome) => {
+                // Whoever reports to the owner makes it look at the loan first.
+                self.gather();
+                let poll = self.state.poll(self.now);
+                self.take(poll);
+                self.report(id, outcome);
+            }
+            Ending::Noted | Ending::First => {
+                self.ending.insert(id);
+            }
+        }
+    }
+
+    fn report(&mut self, id: u64, outcome: Outcome) {
+        let (kind, actual) = (outcome.kind, outcome.actual_tokens);
+        self.state.finished(AttemptId(id), outcome, self.now);
+        let Some(request) = self.in_flight.get(&id).cloned() else { return };
         self.released(id);
         let left = match (kind, actual) {
             (_, Some(actual)) => actual.min(request.tokens),
@@ -330,10 +395,8 @@ impl Simulation {
                 self.probes.clear();
             }
             34 => {
-                let Some(id) = self.pick_in_flight() else { return };
-                self.state.finished(AttemptId(id), Outcome::bare(OutcomeKind::OutOfQuota), self.now);
-                self.released(id);
-                self.corrected(id, 0, true);
+                let Some(id) = self.pick_in_flight().filter(|id| !self.ending.contains(id)) else { return };
+                self.end_call(id, Outcome::bare(OutcomeKind::OutOfQuota));
             }
             35..38 => self.state.reconfigure(self.policy.clone()),
             38 => self.state.unverified(true),
@@ -465,6 +528,7 @@ impl Simulation {
 
     /// Ends everything and checks that nothing is left over.
     fn end(&mut self) {
+        self.gather();
         self.state.shutdown();
         let poll = self.state.poll(self.now);
         self.take(poll);
@@ -474,8 +538,9 @@ impl Simulation {
         self.take(poll);
         self.hold(self.waiting.is_empty(), "I3: everybody who waited was answered");
         for id in self.in_flight.keys().copied().collect::<Vec<_>>() {
-            self.state.finished(AttemptId(id), Outcome::bare(OutcomeKind::ClientGone), self.now);
+            self.end_call(id, Outcome::bare(OutcomeKind::ClientGone));
         }
+        self.gather();
         self.hold(self.state.in_flight() == 0, "I3: no permit is left");
         self.hold(self.answered.len() as u64 == self.next_id - 1, "I3: every request was answered");
         let counters = self.state.snapshot(self.now).counters;
@@ -506,6 +571,7 @@ fn a_million_random_events_break_no_invariant() {
     let runs: Vec<Seen> = (base..base + 40).map(|seed| run(seed, 25_000)).collect();
     let all = |what: fn(&Seen) -> u64| runs.iter().map(what).sum::<u64>();
     assert!(all(|seen| seen.at_once) > 50_000);
+    assert!(all(|seen| seen.on_loan) > 10_000);
     assert!(all(|seen| seen.out_of_queue) > 10_000);
     assert!(all(|seen| seen.batch) > 20_000);
     assert!(all(|seen| seen.probes) > 500);

@@ -249,6 +249,19 @@ impl TokenBucket {
         true
     }
 
+    /// Notes `n` units that were taken at `at`, whether they are there or not: others have seen to that.
+    pub fn note(&mut self, n: u64, tier: Tier, at: Mono, now: Mono) {
+        self.expire(now);
+        if now < expiry(at.0 / SLOT_NS) {
+            self.add(n, tier, at);
+        }
+    }
+
+    /// Whether the limit is shared with other replicas.
+    pub fn is_shared(&self) -> bool {
+        self.lease.is_some()
+    }
+
     /// Gives back `n` units that were taken at `at` and did not count at the provider.
     pub fn give_back(&mut self, n: u64, tier: Tier, at: Mono) {
         let index = at.0 / SLOT_NS;

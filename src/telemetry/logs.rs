@@ -11,6 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
+use super::lines::{LineWriter, Lines};
 use super::otlp::{self, LostSpans};
 
 /// How log lines look.
@@ -72,6 +73,9 @@ impl LogOptions {
 pub struct TelemetryGuard {
     provider: Option<SdkTracerProvider>,
     lost: LostSpans,
+    /// Nothing where logging was set up before.
+    writer: Option<LineWriter>,
+    plain: Option<Lines>,
 }
 
 impl TelemetryGuard {
@@ -85,14 +89,21 @@ impl TelemetryGuard {
         &self.lost
     }
 
-    /// Delivers queued spans and ends the export. Blocks the calling thread for up to five seconds if the receiver
-    /// does not answer; calling it again does nothing.
+    /// Where lines go that are JSON already; `None` where lines are for people, or another set-up is in force.
+    pub fn json_lines(&self) -> Option<&Lines> {
+        self.plain.as_ref()
+    }
+
+    /// Delivers queued spans, ends the export and writes the log lines that are still waiting; what is logged afterwards
+    /// is not written. Blocks the calling thread for up to five seconds if the receiver does not answer; calling it again
+    /// does nothing.
     pub fn shutdown(&mut self) {
         if let Some(provider) = self.provider.take()
             && let Err(error) = provider.shutdown()
         {
             tracing::warn!(%error, "queued spans were not delivered");
         }
+        drop(self.writer.take());
     }
 }
 
@@ -115,16 +126,24 @@ pub fn init() -> TelemetryGuard {
     } else {
         None
     };
+    let lines = Lines::default();
     let subscriber = tracing_subscriber::registry()
-        .with(text_layer(&options, std::io::stderr))
+        .with(text_layer(&options, lines.clone()))
         .with(provider.as_ref().map(|provider| trace_layer(provider)));
-    if subscriber.try_init().is_err() {
+    let mut writer = None;
+    if subscriber.try_init().is_ok() {
+        match lines.write_to(std::io::stderr()) {
+            Ok(started) => writer = Some(started),
+            Err(error) => eprintln!("nothing will be logged: {error}"),
+        }
+    } else {
         options.complaints.clear();
     }
     for complaint in &options.complaints {
         tracing::warn!("{complaint}");
     }
-    TelemetryGuard { provider, lost }
+    let plain = (writer.is_some() && options.format == LogFormat::Json).then_some(lines);
+    TelemetryGuard { provider, lost, writer, plain }
 }
 
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;

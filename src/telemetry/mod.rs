@@ -8,6 +8,7 @@ pub mod events;
 pub mod exposition;
 pub mod hub;
 pub mod labels;
+pub mod lines;
 pub mod logs;
 pub mod metrics;
 pub mod names;

@@ -174,7 +174,17 @@ fn codings_of_bodies() {
     check("body_codings");
 }
 
-/// The seven above are all there are.
+#[test]
+fn chat_requests() {
+    check("chat_requests");
+}
+
+#[test]
+fn chat_streams() {
+    check("chat_streams");
+}
+
+/// Those above are all there are.
 #[test]
 fn every_target_is_run_and_has_one_for_longer_runs() {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

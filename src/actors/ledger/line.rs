@@ -49,6 +49,11 @@ impl Line {
         self.progress = now;
     }
 
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// How many go before an ask of this patience.
     pub(super) fn ahead_of(&self, patience: Duration) -> usize {
         self.waiting.partition_point(|waiting| waiting.ask.patience <= patience)

@@ -8,8 +8,9 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
+use super::Report;
 use crate::pure::adaptive_batch::Limits;
-use crate::pure::admission::UpstreamSnapshot;
+use crate::pure::admission::{Allowance, CallLoan, UpstreamSnapshot};
 use crate::pure::call_stats::CallView;
 use crate::pure::class::TrafficClass;
 use crate::pure::tenant_limits::Allowances;
@@ -27,6 +28,8 @@ pub struct Board {
     pub(super) sizes: Mutex<Sizes>,
     pub(super) allowances: Mutex<[Option<Allowances>; 2]>,
     pub(super) shown: ArcSwapOption<Shown>,
+    /// What may be called without asking.
+    pub(super) loan: Mutex<CallLoan<Report>>,
 }
 
 /// What people look at, as it was at a moment of the last second.
@@ -80,7 +83,7 @@ impl Board {
 
     /// Calls under way.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::Relaxed) + self.loan.lock().in_flight()
     }
 
     /// Smoothed peak latency, nanoseconds; 0 before the first answer.
@@ -90,7 +93,13 @@ impl Board {
 
     /// What a class may still take here; `None` before the first event.
     pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
-        self.allowances.lock()[usize::from(!class.is_interactive())]
+        let published = self.allowances.lock()[usize::from(!class.is_interactive())]?;
+        let [tokens, requests] = self.loan.lock().spent();
+        let less = |allowance: Allowance, spent: u64| Allowance {
+            remaining: allowance.remaining.map(|remaining| remaining.saturating_sub(spent)),
+            ..allowance
+        };
+        Some(Allowances { tokens: less(published.tokens, tokens), requests: less(published.requests, requests) })
     }
 
     /// What this upstream's refusals have taught about the size of a rerank call.

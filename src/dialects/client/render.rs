@@ -13,6 +13,9 @@ use crate::vector::Vector;
 /// A piece is handed out once it has this many bytes: large enough for a socket, small beside a large answer.
 const PIECE: usize = 64 * 1024;
 
+/// A vector's text of this many bytes is handed out without being copied.
+const WORTH_SHARING: usize = 4 * 1024;
+
 /// What an embedding answer says.
 #[derive(Debug, Clone)]
 pub struct RenderEmbed<'a> {
@@ -52,6 +55,10 @@ pub struct EmbedChunks {
     /// Whether the text before the current list is out.
     opened: bool,
     vector: usize,
+    /// A vector that is handed out as it is, after the text before it.
+    shared: Option<Bytes>,
+    /// What follows it.
+    closing: &'static [u8],
     done: bool,
 }
 
@@ -69,7 +76,17 @@ pub fn render_embed(dialect: ClientDialect, answer: RenderEmbed<'_>) -> EmbedChu
         | ClientDialect::Jina
         | ClientDialect::Anthropic => labelled(dialect, &answer),
     };
-    EmbedChunks { vectors: answer.vectors, lists, tail, list: 0, opened: false, vector: 0, done: false }
+    EmbedChunks {
+        vectors: answer.vectors,
+        lists,
+        tail,
+        list: 0,
+        opened: false,
+        vector: 0,
+        shared: None,
+        closing: b"",
+        done: false,
+    }
 }
 
 fn bare(answer: &RenderEmbed<'_>) -> Item {
@@ -181,7 +198,7 @@ impl EmbedChunks {
         let before = self.lists.get(self.list).map_or(0, |(before, _)| before.len());
         let mut room = before + self.tail.len();
         for vector in left {
-            if room >= PIECE {
+            if room >= PIECE || self.shares(vector) {
                 break;
             }
             room += AROUND_ITEM + vector.likely_text_len();
@@ -189,11 +206,20 @@ impl EmbedChunks {
         room
     }
 
-    /// The whole answer, if it is short enough to be one piece; else itself, with nothing taken.
+    /// Whether a vector of the current list is handed out as it is.
+    fn shares(&self, vector: &Vector) -> bool {
+        self.lists.get(self.list).is_some_and(|(_, item)| shared(*item, vector).is_some())
+    }
+
+    /// The whole answer, if it is short enough to be one piece and no vector can be handed out without copying it; else
+    /// itself, with nothing taken.
     ///
     /// # Errors
     /// It is longer: an iterator over its pieces.
     pub fn whole(mut self) -> Result<Bytes, EmbedChunks> {
+        if self.vectors.iter().any(|vector| self.shares(vector)) {
+            return Err(self);
+        }
         let likely: usize = self.vectors.iter().map(|vector| AROUND_ITEM + vector.likely_text_len()).sum();
         if likely.saturating_mul(self.lists.len()) >= PIECE {
             return Err(self);
@@ -225,7 +251,11 @@ impl Iterator for EmbedChunks {
         if self.done {
             return None;
         }
+        if let Some(shared) = self.shared.take() {
+            return Some(shared);
+        }
         let mut out = BytesMut::with_capacity(self.next_capacity());
+        out.extend_from_slice(std::mem::take(&mut self.closing));
         while let Some((before, item)) = self.lists.get(self.list) {
             if !self.opened {
                 out.extend_from_slice(before);
@@ -235,8 +265,13 @@ impl Iterator for EmbedChunks {
                 if out.len() >= PIECE {
                     return Some(out.freeze());
                 }
-                write_item(&mut out, *item, self.vector, vector);
                 self.vector += 1;
+                if let Some(shared) = shared(*item, vector) {
+                    self.closing = write_before(&mut out, *item, self.vector - 1);
+                    self.shared = Some(shared.clone());
+                    return Some(out.freeze());
+                }
+                write_item(&mut out, *item, self.vector - 1, vector);
             }
             self.list += 1;
             self.vector = 0;
@@ -269,18 +304,31 @@ fn item_len(item: Item, index: usize, vector: &Vector) -> Option<usize> {
 const LABEL: &[u8] = b"{\"object\":\"embedding\",\"index\":";
 const VALUE: &[u8] = b",\"embedding\":";
 
+/// A vector that is long enough to be handed out as it is, instead of being copied.
+fn shared(item: Item, vector: &Vector) -> Option<&Bytes> {
+    let (Item::Bare(encoding, _) | Item::Labelled(encoding, _)) = item;
+    vector.shared_text().filter(|text| encoding == Encoding::Float && text.len() >= WORTH_SHARING)
+}
+
 fn write_item(out: &mut BytesMut, item: Item, index: usize, vector: &Vector) {
+    let closing = write_before(out, item, index);
+    let (Item::Bare(encoding, dtype) | Item::Labelled(encoding, dtype)) = item;
+    write_vector(out, encoding, dtype, vector);
+    out.extend_from_slice(closing);
+}
+
+/// Writes what stands before a vector; returns what stands behind it.
+fn write_before(out: &mut BytesMut, item: Item, index: usize) -> &'static [u8] {
     if index > 0 {
         out.extend_from_slice(b",");
     }
     match item {
-        Item::Bare(encoding, dtype) => write_vector(out, encoding, dtype, vector),
-        Item::Labelled(encoding, dtype) => {
+        Item::Bare(..) => b"",
+        Item::Labelled(..) => {
             out.extend_from_slice(LABEL);
             out.extend_from_slice(index.to_string().as_bytes());
             out.extend_from_slice(VALUE);
-            write_vector(out, encoding, dtype, vector);
-            out.extend_from_slice(b"}");
+            b"}"
         }
     }
 }

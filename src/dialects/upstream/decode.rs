@@ -19,6 +19,9 @@ use crate::vector::Vector;
 /// An answer that has this much beside as much again as its vectors is not kept alive for them, bytes.
 const SLACK: usize = 4096;
 
+/// An only vector is kept together with its answer where no more than this part of it is something else.
+const ROOM_PART: usize = 8;
+
 /// A small body is looked at again to say better what is wrong with it, bytes.
 const SMALL_BODY: usize = 64 * 1024;
 
@@ -73,8 +76,11 @@ pub fn decode_embed(
     }
     // A slice keeps all of the answer. Where that is mostly vectors nothing is lost by it while the request lasts, and a
     // copy of tens of megabytes is saved.
-    if body.len() > 2 * vectors.iter().map(Vector::bytes).sum::<usize>() + SLACK {
+    let bytes = vectors.iter().map(Vector::bytes).sum::<usize>();
+    if body.len() > 2 * bytes + SLACK {
         vectors.iter_mut().for_each(|vector| *vector = vector.detached());
+    } else if vectors.len() == 1 && body.len() <= bytes + bytes / ROOM_PART {
+        vectors = vectors.into_iter().map(Vector::standing_alone).collect();
     }
     Ok(EmbedAnswer { vectors, usage, model })
 }

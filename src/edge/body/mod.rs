@@ -14,11 +14,12 @@ use actix_web::web::Payload;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use crate::crowd::Breath;
 use crate::dialects::client;
 use crate::error::{ApiError, Code};
-use crate::lifecycle::{self, Lifecycle};
+use crate::lifecycle;
 
 use super::scan::{Scan, ScanError, ScanLimits, Scanner};
 use coding::{Coding, Decoder};
@@ -113,7 +114,7 @@ pub async fn read(
         let intake = Intake { scanner: Scanner::new(fields, scan_limits), store, length: 0, failed: None, limits };
         let breath = Breath::new(&worker.crowd);
         let end = if offers_websocket(request) { announced.unwrap_or(0) } else { u64::MAX };
-        let pieces = Pieces::new(payload, limits.idle, end, &worker.gateway.lifecycle);
+        let pieces = Pieces::new(payload, limits.idle, end, &worker.cut);
         match coding {
             None => plain(pieces, intake, breath).await,
             Some(coding) => coded(pieces, intake, breath, coding).await,
@@ -168,12 +169,12 @@ struct Pieces<'a> {
     since: u64,
     /// Bytes until the body ends, whatever the payload says.
     left: u64,
-    lifecycle: &'a Lifecycle,
+    cut: &'a CancellationToken,
 }
 
 impl<'a> Pieces<'a> {
-    fn new(payload: &'a mut Payload, idle: Duration, end: u64, lifecycle: &'a Lifecycle) -> Pieces<'a> {
-        Pieces { payload, idle, deadline: Instant::now() + idle, since: 0, left: end, lifecycle }
+    fn new(payload: &'a mut Payload, idle: Duration, end: u64, cut: &'a CancellationToken) -> Pieces<'a> {
+        Pieces { payload, idle, deadline: Instant::now() + idle, since: 0, left: end, cut }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -183,7 +184,7 @@ impl<'a> Pieces<'a> {
         let piece = tokio::select! {
             biased;
             piece = timeout_at(self.deadline, self.payload.next()) => piece,
-            () = self.lifecycle.cut_off() => return Err(lifecycle::cut_error()),
+            () = self.cut.cancelled() => return Err(lifecycle::cut_error()),
         };
         match piece {
             Err(_elapsed) => Err(body_timeout(self.idle)),

@@ -98,12 +98,11 @@ pub(super) async fn run(
     let end = match told.send(Reply::Stream(Box::new(head))) {
         Err(_) => End::Gone,
         Ok(()) => {
-            let lifecycle = &worker.gateway.lifecycle;
             let cut = |error| End::Broken(error, OutcomeKind::ClientGone, CallStatus::Cancelled);
             tokio::select! {
                 biased;
                 end = pump.run() => end,
-                () = lifecycle.cut_off() => cut(lifecycle::cut_error()),
+                () = worker.cut.cancelled() => cut(lifecycle::cut_error()),
                 () = tokio::time::sleep(LONGEST_STREAM) => {
                     cut(ApiError::new(Code::UpstreamTimeout, "no answer may go on for longer than an hour"))
                 }
@@ -152,7 +151,7 @@ pub(super) async fn run(
 /// Hands over a stream's last words; if the client has left by now, it has had all it waited for.
 async fn say(worker: &Worker, sender: &mpsc::Sender<Bytes>, words: Bytes) {
     let in_a_hurry = async {
-        worker.gateway.lifecycle.cut_off().await;
+        worker.cut.cancelled().await;
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {

@@ -189,11 +189,10 @@ impl ChatCall {
 pub async fn serve(worker: Rc<Worker>, call: ChatCall, gone: CancellationToken, told: oneshot::Sender<Reply>) {
     let mut tally = Tally::default();
     tally.cache = Some(CacheResult::Bypass);
-    let lifecycle = &worker.gateway.lifecycle;
     let opened = tokio::select! {
         biased;
         opened = opened(&worker, &call, &gone, &mut tally) => opened,
-        () = lifecycle.cut_off() => Err(lifecycle::cut_error()),
+        () = worker.cut.cancelled() => Err(lifecycle::cut_error()),
     };
     tally.book_under_way();
     let (result, model) = match opened {

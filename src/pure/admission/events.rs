@@ -332,7 +332,7 @@ impl UpstreamState {
     pub fn heal(&mut self) {
         self.breaker.heal();
         self.expiries = self.attempts.iter().map(|(id, attempt)| (attempt.expires, *id)).collect();
-        self.in_use = [0; 2];
+        self.in_use = [self.lent.units, 0];
         for attempt in self.attempts.values() {
             if let Some(in_use) = self.in_use.get_mut(slot_of(attempt.tier)) {
                 *in_use += attempt.units;
@@ -353,6 +353,11 @@ impl UpstreamState {
 
     /// Calls in flight.
     pub fn in_flight(&self) -> usize {
+        self.attempts.len() + self.lent.calls
+    }
+
+    /// Those of them that are not made on a loan.
+    pub fn asked_in_flight(&self) -> usize {
         self.attempts.len()
     }
 
@@ -399,7 +404,7 @@ impl UpstreamState {
             interactive_waiting: self.interactive.len(),
             batch_waiting: self.batch.len(),
             batch_waiting_items: self.batch.items(),
-            in_flight: self.attempts.len(),
+            in_flight: self.in_flight(),
             concurrency: self.in_use.iter().sum(),
             concurrency_limit: self.concurrency_limit(),
             cool_down_ms: millis(self.cool_until.since(now)),

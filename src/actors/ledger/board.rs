@@ -1,0 +1,180 @@
+//! A tenant's balance as workers see it, and the part of it that is lent to them. Written by the actor, read without a hop;
+//! owns the lock over both, so that what is shown is true at any moment. Refuses to decide how much is lent.
+
+use parking_lot::Mutex;
+
+use crate::ids::HoldId;
+use crate::pure::ledger::{Account, AccountSnapshot, HoldAsk, Loan, plus};
+use crate::pure::money::Money;
+use crate::pure::tenant_limits::Allowances;
+use crate::pure::time::{Mono, Wall};
+
+/// A tenant's balance as workers see it: written by the actor after each change, read without a hop.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<BoardState>);
+
+#[derive(Debug, Default)]
+struct BoardState {
+    /// Beside what is lent.
+    remaining: Option<Money>,
+    exhausted: bool,
+    resets_at: Option<Wall>,
+    limits: Option<Allowances>,
+    account: Option<AccountSnapshot>,
+    loan: Loan,
+    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
+    shared: bool,
+}
+
+/// A settlement within what is lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lent {
+    /// What new holds may take after it; `None` without a budget.
+    pub remaining: Option<Money>,
+    /// Start of the period that the charge counts in.
+    pub period_start: Wall,
+}
+
+impl BoardState {
+    fn remaining(&self) -> Option<Money> {
+        self.remaining.map(|remaining| plus(remaining, self.loan.left()))
+    }
+
+    fn lent(&self) -> Lent {
+        Lent { remaining: self.remaining(), period_start: self.loan.period_start() }
+    }
+
+    fn show(&mut self, account: &Account) {
+        (self.remaining, self.exhausted) = (account.remaining(), account.is_exhausted());
+        self.resets_at = account.resets_at();
+        self.account = Some(account.snapshot());
+    }
+}
+
+impl Board {
+    /// A board whose balance the shared ledger shows.
+    pub fn of_shared_ledger() -> Board {
+        Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// The whole balance as it is now; `None` before the first time.
+    pub fn account(&self) -> Option<AccountSnapshot> {
+        let state = self.0.lock();
+        let (account, loan) = (state.account?, &state.loan);
+        Some(AccountSnapshot {
+            remaining: account.remaining.map(|remaining| plus(remaining, loan.left())),
+            held: plus(account.held, loan.held()),
+            spent: plus(account.spent, loan.charged()),
+            open_holds: account.open_holds + loan.open_holds(),
+            ..account
+        })
+    }
+
+    /// Shows an account of the shared ledger as its server told it last, whether a refusal would be final, and when the
+    /// budget is refilled next.
+    pub fn show(&self, account: AccountSnapshot, exhausted: bool, resets_at: Option<Wall>) {
+        let mut state = self.0.lock();
+        (state.remaining, state.exhausted, state.resets_at) = (account.remaining, exhausted, resets_at);
+        state.account = Some(account);
+    }
+
+    /// What is left of the tenant's own limits; `None` if it has none.
+    pub fn limits(&self) -> Option<Allowances> {
+        self.0.lock().limits
+    }
+
+    /// What new holds may take; `None` for an unlimited tenant.
+    pub fn remaining(&self) -> Option<Money> {
+        self.0.lock().remaining()
+    }
+
+    /// Whether nothing is left and no open hold can leave anything.
+    pub fn exhausted(&self) -> bool {
+        self.0.lock().exhausted
+    }
+
+    /// When the budget is refilled next.
+    pub fn resets_at(&self) -> Option<Wall> {
+        self.0.lock().resets_at
+    }
+
+    /// Publishes an account's balance, and what is left of its limits if it has any.
+    pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
+        let mut state = self.0.lock();
+        state.limits = limits;
+        if !state.shared {
+            state.show(account);
+        }
+    }
+}
+
+/// For the workers: what is within the loan needs no actor.
+impl Board {
+    /// Holds money out of the loan; false where the actor must be asked.
+    pub fn hold(&self, ask: &HoldAsk, wall: Wall) -> bool {
+        self.0.lock().loan.hold(ask, wall)
+    }
+
+    /// Settles a hold of the loan; `None` where the actor must do it.
+    pub fn settle(&self, id: HoldId, charge: Money, wall: Wall) -> Option<Lent> {
+        let mut state = self.0.lock();
+        state.loan.settle(id, charge, wall).then(|| state.lent())
+    }
+
+    /// Frees a hold of the loan; false where the actor must do it.
+    pub fn release(&self, id: HoldId) -> bool {
+        self.0.lock().loan.release(id)
+    }
+
+    /// Charges what was spent without a hold; `None` where the actor must do it.
+    pub fn meter(&self, charge: Money, wall: Wall) -> Option<Lent> {
+        let mut state = self.0.lock();
+        state.loan.meter(charge, wall).then(|| state.lent())
+    }
+}
+
+/// For the actor: the account and its loan, as one step for whoever reads.
+impl Board {
+    /// Whether anything is lent.
+    pub fn lends(&self) -> bool {
+        self.0.lock().loan.is_out()
+    }
+
+    /// Whether the loan was used since this was last asked.
+    pub fn was_used(&self) -> bool {
+        self.0.lock().loan.was_used()
+    }
+
+    /// Whether a hold of the loan is past its time.
+    pub fn has_lapsed(&self, now: Mono) -> bool {
+        self.0.lock().loan.has_lapsed(now)
+    }
+
+    /// Books what the loan was charged.
+    pub fn book(&self, account: &mut Account) {
+        self.step(account, |account, loan| account.book(loan));
+    }
+
+    /// Takes a hold of the loan over.
+    pub fn adopt(&self, account: &mut Account, id: HoldId) {
+        self.step(account, |account, loan| account.adopt(loan, id));
+    }
+
+    /// Takes everything back.
+    pub fn call_in(&self, account: &mut Account) {
+        self.step(account, Account::call_in);
+    }
+
+    /// Makes the loan as large as is good.
+    pub fn lend(&self, account: &mut Account) {
+        self.step(account, Account::lend);
+    }
+
+    fn step(&self, account: &mut Account, step: impl FnOnce(&mut Account, &mut Loan)) {
+        let mut state = self.0.lock();
+        if !state.shared {
+            step(account, &mut state.loan);
+            state.show(account);
+        }
+    }
+}
