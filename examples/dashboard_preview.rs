@@ -217,8 +217,10 @@ impl MadeUp {
                     to: "text-embedding-3-large".to_owned(),
                     stage,
                     canary,
+                    since_ms: clock::wall().0 - 3_600_000,
                     old: share(old),
                     new: share(new),
+                    cost_left: Some("3.2718".to_owned()),
                 }
             })
             .collect()
@@ -304,6 +306,7 @@ impl Feed for MadeUp {
             upstreams: (0..100).map(|at| self.upstream(at, wall)).collect(),
             tenants: (0..1_000).map(|at| self.tenant(at)).collect(),
             collections: self.collections(),
+            retirements: Vec::new(),
             events: self.timeline.since(0, 300),
         }
     }

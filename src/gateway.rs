@@ -5,10 +5,12 @@
 //! - [`reload`]: another configuration
 //! - [`tenants`]: tenants, keys and credits by the admin side
 //! - [`directory`]: those of all replicas, where they share them
+//! - [`collections`]: how far collections have moved between models
 //! - [`audit`]: what was done by the admin side
 
 mod audit;
 mod build;
+mod collections;
 mod directory;
 mod reload;
 mod tenants;
@@ -31,11 +33,13 @@ use crate::config::{self, Environment, GivenTenant, Problem, Problems, Source};
 use crate::edge::body::BodyBudget;
 use crate::lifecycle::Lifecycle;
 use crate::pure::time::Wall;
+use crate::pure::utc::Day;
 use crate::room::Room;
 use crate::runtime::Running;
 use crate::sentinel::{self, Sentinel, Watched};
 use crate::store::journal::Journal;
 use crate::store::redis::Redis;
+use crate::store::redis::stages::SharedStages;
 use crate::store::retention;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
@@ -44,6 +48,7 @@ use crate::telemetry::labels::LabelPlan;
 use crate::tls;
 
 pub use audit::{By, Deed};
+pub use collections::shown as shown_position;
 pub use reload::{LastReload, Status};
 pub use tenants::{Change, HeldKey, NewKey, keys_of};
 
@@ -78,6 +83,8 @@ pub struct Gateway {
     /// The certificate of the client listener, where it speaks TLS.
     pub certificate: Option<Arc<tls::Shown>>,
     parts: Parts,
+    /// Stages of collections that replicas share, where they do.
+    stages: Option<SharedStages>,
     /// Where the configuration comes from.
     source: Source,
     started: Wall,
@@ -141,6 +148,7 @@ impl Gateway {
         let shared = redis.as_ref().map(|redis| (redis.ledger.clone(), redis.quota.clone())).unwrap_or_default();
         let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));
         let parts = Parts::new(control, kept, told, watch.clone(), shared);
+        parts.register(&plan);
         let running = parts.running(plan, None);
         if let Some(redis) = &redis {
             redis.start(&cache)?;
@@ -149,6 +157,8 @@ impl Gateway {
         let sentinel = Sentinel::new(watched, &running.plan.store.path, &watch, Arc::clone(&telemetry));
         actix_web::rt::spawn(sentinel.run(asked));
         let status = Status::new(misfits);
+        let ledger_is_shared = redis.as_ref().filter(|redis| redis.ledger.is_some());
+        let stages = ledger_is_shared.map(|redis| SharedStages::new(Arc::clone(&redis.link)));
         let gateway = Arc::new(Gateway {
             certificate: running.plan.server.tls.as_ref().map(tls::Shown::new),
             running: ArcSwap::from_pointee(running),
@@ -164,16 +174,33 @@ impl Gateway {
             requests,
             lifecycle: Arc::new(Lifecycle::default()),
             parts,
+            stages,
             source,
             started: clock::wall(),
             status: Mutex::new(status),
             changing: tokio::sync::Mutex::new(text),
         });
+        let running = gateway.running.load_full();
+        gateway.tell_stages(&running, &running);
+        gateway.warn_of_retirements(&running.plan);
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
         if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
             actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
         }
+        actix_web::rt::spawn(collections::share(Arc::downgrade(&gateway)));
+        actix_web::rt::spawn(collections::look_back(Arc::downgrade(&gateway)));
         Ok(gateway)
+    }
+}
+
+impl Gateway {
+    /// Says in the log which models will be retired, and when.
+    fn warn_of_retirements(&self, plan: &Plan) {
+        for one in &plan.retirements {
+            let (model, on) = (&one.model, Day(one.on));
+            let upstream = one.upstream.as_ref().map_or("all", |upstream| upstream.as_str());
+            tracing::warn!(%model, upstream, %on, days_left = one.days_left(clock::wall()), "a model will be retired");
+        }
     }
 }
 

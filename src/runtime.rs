@@ -4,6 +4,8 @@
 //! two configurations. What must survive a reload (balances, breakers, buckets) lives in the actors that a `Running`
 //! points to.
 
+pub mod collections;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,9 +21,12 @@ use crate::edge::auth::KeyRing;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::lifecycle::{AtOnce, Place};
+use crate::pure::money::UnitPrice;
 use crate::pure::token_estimate::{Correction, Estimate};
 use crate::store::redis::account::SharedAccount;
 use crate::store::redis::ledger::SharedLedger;
+
+use collections::Collections;
 
 /// One configuration in force.
 pub struct Running {
@@ -31,6 +36,8 @@ pub struct Running {
     pub keys: KeyRing<KeyOwner>,
     /// Models by name.
     pub models: Arc<HashMap<ModelName, Arc<ModelRuntime>>>,
+    /// Collections by name, with their stages.
+    pub collections: Arc<Collections>,
     /// Tenants by id.
     pub tenants: HashMap<TenantId, Arc<TenantRuntime>>,
     /// Upstreams in the order of the file.
@@ -142,6 +149,12 @@ impl ModelRuntime {
         }
     }
 
+    /// The price of an input token at the dearest upstream that serves it, else the model's own.
+    pub fn dearest_input(&self) -> Option<UnitPrice> {
+        let served = self.routes.iter().filter_map(|route| route.prices.input).max_by_key(|price| price.0);
+        served.or(self.plan.prices.input)
+    }
+
     /// `estimate`, corrected by how this model's providers have counted so far.
     pub fn correct(&self, estimate: Estimate) -> Estimate {
         self.correction.lock().apply(estimate)
@@ -168,6 +181,9 @@ impl Running {
         let name = ModelName::from(name);
         let Some(model) = self.models.get(&name) else {
             let mut known: Vec<&str> = self.usable_models(tenant, kind).map(|model| model.plan.name.as_str()).collect();
+            if kind == ModelKind::Embedding {
+                known.extend(self.usable_collections(tenant).map(|collection| collection.plan.name.as_str()));
+            }
             known.sort_unstable();
             let message =
                 format!("the model {:?} does not exist here; known: {}", shorten(name.as_str()), known.join(", "));

@@ -2,6 +2,7 @@
 
 mod compare_command;
 mod provider_command;
+mod run_command;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// List the scenarios with what each proves.
+    List(run_command::ListArguments),
+    /// Run a scenario: starts providers and a gateway, sends the load, checks what must hold, writes a report.
+    ///
+    /// Everything runs on loopback, at free ports, with files in a temporary folder, and ends with the run. Exit code 1 if
+    /// an expectation of the scenario does not hold.
+    Run(run_command::RunArguments),
+    /// Check the checker: take the gateway's guards away one by one; exactly the scenario that watches each must fail.
+    ///
+    /// Takes about a quarter of an hour.
+    Sabotage(run_command::SabotageArguments),
+    /// Show a finished run again, or compare several.
+    Report(run_command::ReportArguments),
     /// Run the scripted provider alone: every dialect, delays, faults, quota, and a log of what it saw.
     ///
     /// Answers at once, on one server, as OpenAI (/v1/embeddings, /v1/chat/completions), Azure (/openai/…), Cohere
@@ -36,6 +50,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::List(arguments) => run_command::list(&arguments),
+        Command::Run(arguments) => run_command::run(arguments),
+        Command::Sabotage(arguments) => run_command::sabotage(&arguments),
+        Command::Report(arguments) => run_command::report(&arguments),
         Command::Provider(arguments) => provider_command::run(arguments),
         Command::Compare(arguments) => compare_command::run(arguments),
     };

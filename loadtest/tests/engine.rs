@@ -102,11 +102,33 @@ async fn a_kept_connection_that_was_closed_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_loop_keeps_every_client_busy() {
     let provider = Provider::start(Script::new().canned());
-    let run = ClosedLoop { connections: 4, duration: Duration::from_millis(200), timeout: Duration::from_secs(10) };
+    let run = ClosedLoop {
+        connections: 4,
+        duration: Duration::from_millis(200),
+        timeout: Duration::from_secs(10),
+        grace: Duration::from_secs(10),
+    };
     let progress = Arc::new(Progress::default());
     let report = closed_loop(&run, target(&provider), Arc::new(Queries), Arc::clone(&progress)).await;
     let total = report.total();
     assert!(total.good.len() > 8 && total.bad.is_empty(), "{total:?}");
     assert_eq!(total.good.len(), provider.call_count());
     assert_eq!(provider.stats().connections, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_tells_of_a_stall_that_a_closed_one_leaves_out() {
+    let stall = || Script::new().delay_ms(5.0).rule(When::phase(0.5, 1.0), Effect::delay_ms(1000.0));
+    let (open, closed) = (Provider::start(stall()), Provider::start(stall()));
+    let run = ClosedLoop {
+        connections: 1,
+        duration: Duration::from_secs(2),
+        timeout: Duration::from_secs(10),
+        grace: Duration::from_secs(10),
+    };
+    let asking = closed_loop(&run, target(&closed), Arc::new(Queries), Arc::default());
+    let ((open, _), closed) = tokio::join!(fire(OpenLoop::new(steady(100.0, 2000)), &open), asking);
+    // Half of all requests were due in that second. The one client of the closed loop asked twice at most.
+    assert!(open.total().good.quantile_ms(0.6) > 900.0, "{:?}", open.total().good.quantile(0.6));
+    assert!(closed.total().good.quantile_ms(0.6) < 500.0, "{:?}", closed.total().good.quantile(0.6));
 }

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::clock;
 use crate::config::plan::Plan;
 use crate::config::{self, Environment, Source};
 use crate::store::copy;
@@ -15,7 +16,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     let source = Source::of(path);
     match config::load(&source, &Environment::of_process()) {
         Ok(plan) => {
-            print!("{}: valid\n{}{}", source.name(), plan.describe(), made_while_running(&plan));
+            print!("{}: valid\n{}{}", source.name(), plan.describe(clock::wall()), made_while_running(&plan));
             ExitCode::SUCCESS
         }
         Err(problems) => {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::clock;
 use crate::config::plan::{ModelKind, Plan, Provider};
 use crate::config::{self, Environment, Joined, Source};
 use crate::gateway::Gateway;
@@ -44,6 +45,7 @@ pub fn run(path: Option<&Path>) -> ExitCode {
 
 async fn gateway(source: Source, text: Source, plan: Plan, telemetry: Arc<Telemetry>) -> io::Result<()> {
     let gateway = Gateway::start(source, text, plan, telemetry).map_err(io::Error::other)?;
+    gateway.catch_up_at_start().await;
     let listeners = server::bind(&gateway)?;
     announce(&gateway.running.load().plan, &listeners)?;
     server::serve(gateway, listeners).await
@@ -52,7 +54,7 @@ async fn gateway(source: Source, text: Source, plan: Plan, telemetry: Arc<Teleme
 /// Says where the gateway listens, what it serves, and how to try it.
 fn announce(plan: &Plan, listeners: &Listeners) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", plan.describe())?;
+    writeln!(out, "{}", plan.describe(clock::wall()))?;
     let scheme = if plan.server.tls.is_some() { "https" } else { "http" };
     writeln!(out, "clients: {scheme}://{}", listeners.client_addr)?;
     writeln!(out, "admin:   http://{}", listeners.admin_addr)?;

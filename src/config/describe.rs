@@ -10,10 +10,13 @@ use super::plan::{
 };
 use crate::ids::SpaceId;
 use crate::pure::money::UnitPrice;
+use crate::pure::time::Wall;
+use crate::pure::utc::Day;
 
 impl Plan {
-    /// The routing table, the tenants and the warnings, as lines for a terminal. Holds no secret.
-    pub fn describe(&self) -> String {
+    /// The routing table, the tenants, the collections, what will be retired by `now` or later, and the warnings, as
+    /// lines for a terminal. Holds no secret.
+    pub fn describe(&self, now: Wall) -> String {
         let mut text = String::new();
         // Writing into a String cannot fail.
         let _ = self.write_head(&mut text);
@@ -21,6 +24,14 @@ impl Plan {
         text.push_str(&self.models_table());
         text.push_str("\ntenants\n");
         text.push_str(&self.tenants_table());
+        if !self.collections.is_empty() {
+            text.push_str("\ncollections\n");
+            text.push_str(&self.collections_table());
+        }
+        if !self.retirements.is_empty() {
+            text.push_str("\nretirements\n");
+            text.push_str(&self.retirements_table(now));
+        }
         for warning in &self.warnings {
             let _ = write!(text, "\nwarning: {warning}");
         }
@@ -136,6 +147,28 @@ impl Plan {
                 limit(tenant.tpm),
                 limit(tenant.rpm),
             ]);
+        }
+        table.finish()
+    }
+
+    fn collections_table(&self) -> String {
+        let mut table = TextTable::new(&["collection", "from", "to", "begins at"]);
+        for collection in &self.collections {
+            table.row([
+                collection.name.clone(),
+                collection.from.to_string(),
+                collection.to.to_string(),
+                collection.position.to_string(),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn retirements_table(&self, now: Wall) -> String {
+        let mut table = TextTable::new(&["model", "upstream", "on", "days left"]);
+        for one in &self.retirements {
+            let upstream = one.upstream.as_ref().map_or_else(|| "all".to_owned(), |upstream| upstream.to_string());
+            table.row([one.model.to_string(), upstream, Day(one.on).to_string(), one.days_left(now).to_string()]);
         }
         table.finish()
     }

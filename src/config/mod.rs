@@ -12,7 +12,6 @@ mod environment;
 mod fields;
 pub mod limits;
 mod machine;
-mod not_yet;
 pub mod plan;
 mod problem;
 mod rules;

@@ -11,10 +11,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use crate::pure::budget_period::BudgetPeriod;
+pub use crate::pure::migration::{Position, Stage};
 
 use crate::ids::{KeyFingerprint, ModelName, SpaceId, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::{Money, UnitPrice};
+use crate::pure::time::Wall;
+use crate::pure::utc;
 
 use super::secret::Secret;
 use crate::tls::Certificate;
@@ -43,13 +46,24 @@ pub struct Plan {
     /// Tenants by the order of the file.
     pub tenants: Vec<Arc<Tenant>>,
     /// Collections by the order of the file.
-    pub collections: Vec<Collection>,
+    pub collections: Vec<Arc<Collection>>,
+    /// Models that will be retired, the first to go first.
+    pub retirements: Vec<Retirement>,
     /// What is valid but deserves a look; printed by `check` and at start-up.
     pub warnings: Vec<String>,
     /// The secret of the built-in `demo` tenant when the configuration is the default one: printed at start-up.
     pub demo_key: Option<Secret>,
     /// Names this version of the configuration on status pages: first 12 hex digits of the file's SHA-256.
     pub version: String,
+}
+
+impl Plan {
+    /// Whether requests of `tenant` may end at `model`: by its own name, or because a collection that the tenant may
+    /// use has it.
+    pub fn reaches(&self, tenant: &Tenant, model: &ModelName) -> bool {
+        let has = |collection: &&Arc<Collection>| collection.from == *model || collection.to == *model;
+        tenant.may_use(model) || self.collections.iter().filter(has).any(|one| tenant.may_use_collection(one))
+    }
 }
 
 /// `[server]`.
@@ -377,8 +391,8 @@ pub struct Model {
     pub pairwise: bool,
     /// Models that may answer instead (chat only), in order.
     pub fallbacks: Vec<ModelName>,
-    /// Date (`YYYY-MM-DD`) after which the provider retires it, where known.
-    pub retires: Option<String>,
+    /// The day (00:00 UTC) on which the provider retires it, where known.
+    pub retires: Option<Wall>,
 }
 
 /// Whose wire format an upstream speaks.
@@ -544,23 +558,17 @@ impl Tenant {
     pub fn may_use(&self, model: &ModelName) -> bool {
         self.models.as_ref().is_none_or(|models| models.contains(model))
     }
-}
 
-/// Stage of a collection's move from one space to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// Everything to the old model.
-    Old,
-    /// Documents to the new model, queries to the old.
-    Backfill,
-    /// A share of queries to the new model.
-    Canary,
-    /// Everything to the new model.
-    New,
+    /// Whether the tenant may use `collection`: by its name, or because it may use both models. One of them is not
+    /// enough, since the next stage would lock the tenant out.
+    pub fn may_use_collection(&self, collection: &Collection) -> bool {
+        let named = |models: &Vec<ModelName>| models.iter().any(|model| model.as_str() == collection.name);
+        self.models.as_ref().is_none_or(named) || (self.may_use(&collection.from) && self.may_use(&collection.to))
+    }
 }
 
 /// One `[[collections]]` entry.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Collection {
     /// Its name, also its alias as a model.
     pub name: String,
@@ -568,8 +576,24 @@ pub struct Collection {
     pub from: ModelName,
     /// The new model.
     pub to: ModelName,
-    /// Where the move stands.
-    pub stage: Stage,
-    /// Share of queries to the new model in `canary`, 0 to 1.
-    pub canary: f64,
+    /// Where the move begins: what was set on the admin side since holds instead.
+    pub position: Position,
+}
+
+/// A model that its provider will stop serving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retirement {
+    /// The model.
+    pub model: ModelName,
+    /// The upstream at which it ends; `None`: everywhere.
+    pub upstream: Option<UpstreamId>,
+    /// 00:00 UTC of the day.
+    pub on: Wall,
+}
+
+impl Retirement {
+    /// Whole days from `now` to the day; below 0 when it is over.
+    pub fn days_left(&self, now: Wall) -> i64 {
+        (self.on.0 - utc::start_of_day(now).0).div_euclid(utc::DAY_MS)
+    }
 }

@@ -95,23 +95,6 @@ impl Path {
         let entry = if self.entry.is_empty() { id.unwrap_or_default().to_owned() } else { self.entry.clone() };
         Path { key: format!("{}[{index}]", self.key), entry }
     }
-
-    /// The path with every index taken out, as `upstreams[].tpm`.
-    pub(crate) fn pattern(&self) -> String {
-        let mut inside = false;
-        let keep = |c: &char| {
-            match c {
-                '[' => {
-                    inside = true;
-                    return true;
-                }
-                ']' => inside = false,
-                _ => {}
-            }
-            !inside
-        };
-        self.key.chars().filter(keep).collect()
-    }
 }
 
 /// Collects problems and warnings during one load.
@@ -221,7 +204,6 @@ mod tests {
     #[test]
     fn a_pattern_has_no_indexes() {
         let path = Path::section("upstreams").index(12, Some("a")).key("serves").index(0, None).key("model");
-        assert_eq!(path.pattern(), "upstreams[].serves[].model");
         assert_eq!(path.key, "upstreams[12].serves[0].model");
     }
 

@@ -3,7 +3,6 @@
 //! Knows each key on its own. What it refuses is replaced by the default, or taken out, after it was reported, so that
 //! the rules that follow still see everything else.
 
-use super::not_yet;
 use super::problem::{Path, Report, nearest};
 use super::schema::{Key, Otherwise, SECTIONS, Section, Type, id_key, section_named};
 use super::tree::{Node, Origin, Table, Value, parse_value};
@@ -59,11 +58,6 @@ fn check_section(section: &Section, node: &mut Node, report: &mut Report) {
     match (&mut node.value, section.id_key) {
         (Value::Table(table), None) => check_table(section.keys, table, &at, &path, true, report),
         (Value::List(list), Some(_)) => {
-            if !list.is_empty()
-                && let Some(message) = not_yet::find(section.name, &Value::Bool(true))
-            {
-                report.problem(&at, &path, message, "remove it");
-            }
             check_list(section.keys, list, &path, report);
         }
         (other, _) => {
@@ -126,9 +120,6 @@ fn check_table(
             return false;
         };
         let keep = check_value(key, node, &at, &here, report);
-        if keep && let Some(message) = not_yet::find(&here.pattern(), &node.value) {
-            report.problem(&at, &here, message, "");
-        }
         if !keep {
             refused.push(key.name);
         }

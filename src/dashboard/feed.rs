@@ -65,6 +65,8 @@ pub struct DashboardSnapshot {
     pub tenants: Vec<TenantView>,
     /// Collections in the order of the configuration.
     pub collections: Vec<CollectionView>,
+    /// Models that will be retired, the first to go first.
+    pub retirements: Vec<RetirementView>,
     /// The latest events, oldest first; a few hundred at most.
     pub events: Vec<Entry>,
 }
@@ -299,10 +301,27 @@ pub struct CollectionView {
     pub stage: String,
     /// Share of queries to the new model in `canary`.
     pub canary: f64,
-    /// What went to the old model since the start.
+    /// Since when it stands there, Unix milliseconds.
+    pub since_ms: i64,
+    /// What went to the old model, as far back as the ledger knows.
     pub old: ShareView,
-    /// What went to the new model since the start.
+    /// What went to the new model.
     pub new: ShareView,
+    /// What embedding the rest of the documents will cost, a decimal string; absent without a price.
+    pub cost_left: Option<String>,
+}
+
+/// A model that will be retired.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RetirementView {
+    /// The model.
+    pub model: String,
+    /// The upstream at which it ends; absent: everywhere.
+    pub upstream: Option<String>,
+    /// `2027-01-31`.
+    pub on: String,
+    /// Whole days until then; below 0 when it is over.
+    pub days_left: i64,
 }
 
 /// What one model did for a collection.

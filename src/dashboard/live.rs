@@ -10,8 +10,10 @@ use subtle::ConstantTimeEq as _;
 
 use crate::actors::upstream::{Shown, UpstreamHandle};
 use crate::clock;
+use crate::config::plan::Retirement;
+use crate::edge::admin::collections::Progress;
 use crate::gateway::Gateway;
-use crate::ids::TenantId;
+use crate::ids::{ModelName, TenantId};
 use crate::pure::admission::LastError;
 use crate::pure::breaker::Phase;
 use crate::pure::call_stats;
@@ -19,12 +21,14 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 use crate::pure::service_levels::ClassLevel;
 use crate::pure::time::{Mono, Wall};
+use crate::pure::utc::Day;
+use crate::runtime::collections::CollectionRuntime;
 use crate::runtime::{Running, TenantRuntime};
 use crate::telemetry::labels::BreakerLevel;
 
 use super::feed::{
-    BucketView, ClassHistory, ClassView, DashboardSnapshot, Feed, History, LastError as LastErrorView, Serving,
-    SloView, TenantView, TotalsView, UpstreamView,
+    BucketView, ClassHistory, ClassView, CollectionView, DashboardSnapshot, Feed, History, LastError as LastErrorView,
+    RetirementView, Serving, ShareView, SloView, TenantView, TotalsView, UpstreamView,
 };
 use super::http::AdminAuth;
 
@@ -223,6 +227,41 @@ fn last_error(shown: &Shown, now: Mono, wall: Wall) -> Option<LastErrorView> {
     })
 }
 
+fn collections(gateway: &Gateway, running: &Running) -> Vec<CollectionView> {
+    let plans = running.plan.collections.iter();
+    plans.filter_map(|plan| Some(collection_view(gateway, running, running.collections.get(&plan.name)?))).collect()
+}
+
+fn collection_view(gateway: &Gateway, running: &Running, collection: &CollectionRuntime) -> CollectionView {
+    let plan = &collection.plan;
+    let page = gateway.collection_page(&plan.name);
+    let progress = Progress::of(running, collection, page.as_ref());
+    let share = |model: &ModelName| {
+        let used = progress.total(model);
+        ShareView { items: used.items, tokens: used.tokens, cost: used.cost.to_string() }
+    };
+    CollectionView {
+        name: plan.name.clone(),
+        from: plan.from.to_string(),
+        to: plan.to.to_string(),
+        stage: collection.position.stage.as_str().to_owned(),
+        canary: collection.position.canary,
+        since_ms: collection.since.0,
+        old: share(&plan.from),
+        new: share(&plan.to),
+        cost_left: progress.cost_left().map(|cost| cost.to_string()),
+    }
+}
+
+fn retirement_view(one: &Retirement, now: Wall) -> RetirementView {
+    RetirementView {
+        model: one.model.to_string(),
+        upstream: one.upstream.as_ref().map(|upstream| upstream.to_string()),
+        on: Day(one.on).to_string(),
+        days_left: one.days_left(now),
+    }
+}
+
 /// Milliseconds.
 fn millis(span: Option<Duration>) -> Option<f64> {
     span.map(|span| span.as_secs_f64() * 1_000.0)
@@ -249,7 +288,8 @@ impl Feed for Live {
             buffered_bytes: gateway.bodies.used(),
             upstreams: running.upstreams.iter().map(|handle| upstream_view(handle, now, wall)).collect(),
             tenants: self.tenants(&running, now),
-            collections: Vec::new(),
+            collections: collections(gateway, &running),
+            retirements: running.plan.retirements.iter().map(|one| retirement_view(one, wall)).collect(),
             events: gateway.telemetry.events.timeline().since(0, EVENTS),
         }
     }

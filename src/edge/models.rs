@@ -10,6 +10,7 @@ use crate::edge::scan::ScanLimits;
 use crate::error::{ApiError, Code};
 use crate::ids::ModelName;
 use crate::pure::money::UnitPrice;
+use crate::runtime::collections::{CollectionRuntime, Wanted};
 use crate::runtime::{KeyOwner, ModelRuntime, Running};
 
 use super::{ops, request, routes};
@@ -32,7 +33,10 @@ pub async fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     let (running, owner) = enter(http).await?;
     let usable = running.plan.models.iter().filter(|model| owner.tenant.plan.may_use(&model.name));
     let models = usable.filter_map(|model| running.models.get(&model.name));
-    let data: Vec<Value> = models.map(|model| describe(&running, model)).collect();
+    let mut data: Vec<Value> = models.map(|model| describe(&running, model)).collect();
+    let collections = running.plan.collections.iter().filter(|plan| owner.tenant.plan.may_use_collection(plan));
+    let collections = collections.filter_map(|plan| running.collections.get(&plan.name));
+    data.extend(collections.map(|collection| describe_collection(collection)));
     Ok(answer(http, &json!({"object": "list", "data": data})))
 }
 
@@ -43,6 +47,11 @@ pub async fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
 pub async fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     let (running, owner) = enter(http).await?;
     let name = routes::model_of(http)?.unwrap_or_default();
+    if running.collections.contains_key(&name)
+        && let Wanted::Collection(collection) = running.wanted(&owner.tenant, Some(&name), None)?
+    {
+        return Ok(answer(http, &describe_collection(&collection)));
+    }
     let known = running.models.get(&ModelName::from(name.as_str()));
     // The kind does not matter here, and the search by kind has the right words for what is unknown.
     let kind = known.map_or(ModelKind::Embedding, |model| model.plan.kind);
@@ -96,6 +105,24 @@ fn describe(running: &Running, model: &ModelRuntime) -> Value {
     Value::Object(out)
 }
 
+/// A collection as a model to ask for. What its vectors are like each answer says.
+fn describe_collection(collection: &CollectionRuntime) -> Value {
+    let plan = &collection.plan;
+    json!({
+        "id": plan.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "vectorgate",
+        "kind": ModelKind::Embedding.as_str(),
+        "collection": {
+            "from": plan.from,
+            "to": plan.to,
+            "stage": collection.position.stage,
+            "canary": collection.position.canary,
+        },
+    })
+}
+
 /// TEI's `GET /info`, of the model in the path or the only one.
 ///
 /// # Errors
@@ -103,6 +130,12 @@ fn describe(running: &Running, model: &ModelRuntime) -> Value {
 pub async fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     let (running, owner) = enter(http).await?;
     let model = match routes::model_of(http)? {
+        Some(name) if running.collections.contains_key(&name) => {
+            match running.wanted(&owner.tenant, Some(&name), None)? {
+                Wanted::Collection(collection) => running.model_on(&collection, collection.shown_side())?,
+                Wanted::Model(model) => model,
+            }
+        }
         Some(name) => {
             let known = running.models.get(&ModelName::from(name.as_str()));
             let kind = known.map_or(ModelKind::Embedding, |model| model.plan.kind);

@@ -19,7 +19,8 @@ fn plain(request: &HttpRequest, mut builder: HttpResponseBuilder) -> HttpRespons
     builder
 }
 
-/// The gateway can serve: false while it drains, and while its ledger cannot be written.
+/// The gateway can serve: false while it drains, while its ledger cannot be written, and for a moment after the start
+/// where replicas share stages of collections.
 pub async fn readyz(request: HttpRequest) -> HttpResponse {
     let worker = match super::worker(&request) {
         Ok(worker) => worker,
@@ -45,6 +46,8 @@ pub fn why_not_ready(gateway: &Gateway) -> Option<&'static str> {
         Some("draining")
     } else if !gateway.journal.healthy() {
         Some("the ledger cannot be written")
+    } else if gateway.awaits_stages() {
+        Some("the stages of collections are being read")
     } else {
         None
     }

@@ -78,7 +78,7 @@ pub fn refused(worker: &Worker, arrival: &Arrival, operation: &'static str, clas
 /// Whose key the headers of a request carry that began at `started`, under the configuration in force.
 ///
 /// # Errors
-/// 401 without a known key.
+/// 401 without a known key; 503 while keys that other replicas made or revoked are still being put in force.
 ///
 /// # Cancel safety
 /// Safe.
@@ -88,8 +88,8 @@ pub async fn identify(
     started: Mono,
 ) -> Result<(Arc<Running>, KeyOwner), ApiError> {
     let secret = auth::presented(headers)?;
-    if !gateway.is_fresh(started) {
-        gateway.catch_up(started).await;
+    if !gateway.is_fresh(started) && !gateway.catch_up(started).await {
+        return Err(refuse::behind());
     }
     let running = gateway.running.load_full();
     let owner = running.keys.find(secret).ok_or_else(auth::unknown_key)?.clone();

@@ -10,16 +10,19 @@ use parking_lot::Mutex;
 use crate::actors::ledger::{self, LedgerActor, TermsChanged, limits_of};
 use crate::actors::upstream::{Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
 use crate::clock;
-use crate::config::plan::{Model, Plan, Quota, Tenant, Upstream};
+use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::lifecycle::AtOnce;
 use crate::pure::admission::Policy;
 use crate::pure::ledger::{Account, Standing, Terms};
+use crate::runtime::collections::{CollectionRuntime, Collections, Heard};
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
 use crate::sentinel::{self, Watch};
 use crate::store::book::Page;
+use crate::store::collections::{CollectionChange, CollectionRecord, Configured};
 use crate::store::journal::Journal;
+use crate::store::record::Record;
 use crate::store::redis::ledger::SharedLedger;
 use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
@@ -39,6 +42,8 @@ pub(super) struct Parts {
     /// Every balance that has an actor. It is kept when its tenant leaves the configuration: two actors of one balance,
     /// one for requests that began before and one for a tenant that came back, would spend it twice.
     balances: Mutex<HashMap<TenantId, Balance>>,
+    /// Whether stages that other replicas set are known.
+    heard: Heard,
 }
 
 #[derive(Clone)]
@@ -79,7 +84,8 @@ impl Parts {
         watch: Watch,
         (shared, quota): (Option<Arc<SharedLedger>>, Option<Arc<SharedQuota>>),
     ) -> Parts {
-        Parts { control, journal, telemetry, watch, shared, quota, balances: Mutex::default() }
+        let heard = Heard::new(shared.is_none());
+        Parts { control, journal, telemetry, watch, shared, quota, balances: Mutex::default(), heard }
     }
 
     /// The line to the sentinel.
@@ -99,10 +105,12 @@ impl Parts {
         let mut news = News::default();
         let upstreams = self.upstreams(&mut plan, before, &mut news);
         let models = models(&plan, &upstreams, before);
+        let collections = self.collections(&plan.collections);
         let tenants: HashMap<TenantId, Arc<TenantRuntime>> =
             plan.tenants.iter().map(|tenant| (tenant.id.clone(), self.tenant(tenant, before, &mut news))).collect();
         let keys = self.keys(&tenants);
-        let running = Running { plan: Arc::new(plan), keys, models: Arc::new(models), tenants, upstreams };
+        let (plan, models, collections) = (Arc::new(plan), Arc::new(models), Arc::new(collections));
+        let running = Running { plan, keys, models, collections, tenants, upstreams };
         (running, news)
     }
 
@@ -112,9 +120,64 @@ impl Parts {
             plan: Arc::clone(&before.plan),
             keys: self.keys(&tenants),
             models: Arc::clone(&before.models),
+            collections: Arc::clone(&before.collections),
             tenants,
             upstreams: Arc::clone(&before.upstreams),
         }
+    }
+
+    /// The same configuration with the stages that the journal knows by now.
+    pub(super) fn with_stages(&self, before: &Running) -> Running {
+        let collections = Arc::new(self.collections(&before.plan.collections));
+        Running { collections, ..self.with_tenants(before, before.tenants.clone()) }
+    }
+
+    /// Collections where the journal says they stand, else where the configuration says.
+    fn collections(&self, plans: &[Arc<Collection>]) -> Collections {
+        self.journal.with_book(|book| {
+            let runtime = |plan: &Arc<Collection>| {
+                let page = book.collections.0.get(&plan.name);
+                let staged = page.and_then(|page| page.staged(&plan.from, &plan.to));
+                let runtime = CollectionRuntime {
+                    plan: Arc::clone(plan),
+                    position: staged.map_or(plan.position, |staged| staged.position),
+                    since: staged.map(|staged| staged.at).or(page.map(|page| page.since)).unwrap_or_default(),
+                    by: staged.map(|staged| staged.by.clone()),
+                    revision: staged.map_or(0, |staged| staged.revision),
+                    heard: self.heard.clone(),
+                };
+                (plan.name.clone(), Arc::new(runtime))
+            };
+            plans.iter().map(runtime).collect()
+        })
+    }
+
+    /// Has the journal know what the configuration says of each collection; it counts their requests from then on.
+    pub(super) fn register(&self, plan: &Plan) {
+        let news = self.journal.with_book(|book| {
+            let says =
+                |one: &Collection| Configured { from: one.from.clone(), to: one.to.clone(), position: one.position };
+            let known = |one: &Collection| book.collections.0.get(&one.name).map(|page| page.configured.clone());
+            let news = plan.collections.iter().filter(|one| known(one) != Some(says(one)));
+            let record = |one: &Arc<Collection>| {
+                Record::Collection(Box::new(CollectionRecord {
+                    time: clock::wall(),
+                    collection: one.name.clone(),
+                    change: CollectionChange::Configured(says(one)),
+                }))
+            };
+            news.map(record).collect::<Vec<_>>()
+        });
+        if !news.is_empty()
+            && let Err(error) = self.journal.append_all(&news)
+        {
+            self.telemetry.store_failed("collections", &error);
+        }
+    }
+
+    /// Whether the stages that replicas share have been read.
+    pub(super) fn heard(&self) -> &Heard {
+        &self.heard
     }
 
     fn upstreams(&self, plan: &mut Plan, before: Option<&Running>, news: &mut News) -> Arc<[Arc<UpstreamHandle>]> {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -16,8 +17,11 @@ use crate::pure::time::{Mono, Wall};
 use crate::runtime::TenantRuntime;
 use crate::store::book::Book;
 use crate::store::record::{Record, TenantChange, TenantRecord};
-use crate::store::redis::directory::{Entry, Handover, Heard, Made, SharedDirectory};
+use crate::store::redis::directory::{Entry, Handover, Heard, Made, SharedDirectory, Standing};
 use crate::telemetry::labels::LabelPlan;
+
+/// A start waits no longer than this for what the other replicas know.
+const START_WITHIN: Duration = Duration::from_secs(10);
 
 /// Puts in force what is handed over, as long as the gateway lives.
 pub(super) async fn listen(gateway: Weak<Gateway>, mut handovers: mpsc::UnboundedReceiver<Handover>) {
@@ -53,19 +57,33 @@ impl Gateway {
         self.directory().is_none_or(|directory| directory.is_fresh(started))
     }
 
-    /// Waits until it may.
+    /// Waits until it may, for a step's time at most; whether it may.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn catch_up(&self, started: Mono) {
-        if let Some(directory) = self.directory().filter(|directory| !directory.is_fresh(started)) {
-            directory.catch_up(started).await;
+    pub async fn catch_up(&self, started: Mono) -> bool {
+        match self.directory().filter(|directory| !directory.is_fresh(started)) {
+            Some(directory) => directory.catch_up(started, None).await != Standing::Behind,
+            None => true,
+        }
+    }
+
+    /// Before anybody is let in: puts in force what the other replicas know. A start must not hang on it, so it ends after
+    /// a while in any case; from then on requests wait, each for itself.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn catch_up_at_start(&self) {
+        if let Some(directory) = self.directory()
+            && directory.catch_up(clock::mono(), Some(START_WITHIN)).await == Standing::Behind
+        {
+            tracing::warn!("tenants and keys of the admin side are still being put in force");
         }
     }
 
     /// The same for the admin side, which looks at things as they are now.
-    pub(super) async fn catch_up_now(&self) {
-        self.catch_up(clock::mono()).await;
+    pub(super) async fn catch_up_now(&self) -> Result<(), Change> {
+        if self.catch_up(clock::mono()).await { Ok(()) } else { Err(Change::NotShared) }
     }
 
     /// Makes a change on all replicas; when, and who has it in force. `None`: there was such an entry already.

@@ -117,10 +117,12 @@ impl Gateway {
     /// Exchanges the configuration; nothing here can fail.
     fn apply(&self, by: &By, plan: Plan, before: &Running) -> String {
         let version = plan.version.clone();
-        let warnings = plan.warnings.clone();
+        let mut warnings = plan.warnings.clone();
         self.telemetry.metrics.relabel(&LabelPlan::from_plan(&plan));
+        self.parts.register(&plan);
         let (running, news) = self.parts.build(plan, Some(before));
         let running = Arc::new(running);
+        warnings.extend(overruled(&running));
         if let (Some(shown), Some(certificate)) = (&self.certificate, &running.plan.server.tls) {
             shown.exchange(certificate);
         }
@@ -130,6 +132,8 @@ impl Gateway {
         let watched = Watched::of(&running.plan, &running.upstreams, &watched_before);
         self.parts.watch().watch(&watched_before, watched);
         self.running.store(Arc::clone(&running));
+        self.tell_stages(before, &running);
+        self.warn_of_retirements(&running.plan);
         news.tell();
         if before.plan.retry != running.plan.retry || before.plan.slo != running.plan.slo {
             let rules = RulesChanged { retry: running.plan.retry.clone(), slo: running.plan.slo.clone() };
@@ -195,6 +199,21 @@ impl Gateway {
             },
         );
     }
+}
+
+/// Where a stage that was set at run time holds over what the file says.
+fn overruled(running: &Running) -> Vec<String> {
+    let collections = running.plan.collections.iter().filter_map(|plan| running.collections.get(&plan.name));
+    let held = collections.filter(|one| one.by.is_some() && one.position != one.plan.position);
+    held.map(|one| {
+        let (name, file, set) = (&one.plan.name, one.plan.position, one.position);
+        format!(
+            "collections ({name}): the file says \"{file}\", but the stage \"{set}\" was set on the admin side on {} and \
+             holds; change it there",
+            utc::Stamp(one.since)
+        )
+    })
+    .collect()
 }
 
 /// A fault of the program itself while it loaded.

@@ -65,6 +65,8 @@ pub enum Change {
     Value(&'static str, String),
     /// The journal cannot take it, or an actor is restarting; nothing changed.
     NotKept,
+    /// The store that replicas share did not say whether it took the change.
+    Unheard,
     /// It is in force, but may not survive a power cut.
     Doubtful,
     /// The store that replicas share does not answer; nothing is known to have changed.
@@ -121,7 +123,7 @@ impl Gateway {
     /// Once the journal has it, it is in force too: nothing is awaited in between. Where replicas share tenants, it
     /// comes into force by itself once the store has it.
     pub async fn create_tenant(&self, by: &By, settings: Value) -> Result<(Arc<TenantRuntime>, Option<Heard>), Change> {
-        self.catch_up_now().await;
+        self.catch_up_now().await?;
         let id = settings.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
         let tenant = GivenTenant { id: TenantId::from(id.as_str()), settings: settings.clone() };
         let text = self.changing.lock().await;
@@ -165,7 +167,7 @@ impl Gateway {
     /// # Cancel safety
     /// As [`Gateway::create_tenant`]; a caller that left has no secret, and revokes the key.
     pub async fn add_key(&self, by: &By, id: &TenantId) -> Result<NewKey, Change> {
-        self.catch_up_now().await;
+        self.catch_up_now().await?;
         let changing = self.changing.lock().await;
         self.tenant(id)?;
         let mut random = [0; 32];
@@ -207,7 +209,7 @@ impl Gateway {
         id: &TenantId,
         fingerprint: &KeyFingerprint,
     ) -> Result<(Wall, Option<Heard>), Change> {
-        self.catch_up_now().await;
+        self.catch_up_now().await?;
         let changing = self.changing.lock().await;
         let tenant = self.tenant(id)?;
         let (held, revoked) = self.journal.with_book(|book| {
@@ -274,7 +276,7 @@ impl Gateway {
     /// # Cancel safety
     /// The credit is given or not, never half.
     pub async fn credit(&self, by: &By, id: &TenantId, amount: Money, key: &str) -> Result<bool, Change> {
-        self.catch_up_now().await;
+        self.catch_up_now().await?;
         let tenant = self.tenant(id)?;
         let before = tenant.board.remaining();
         match self.place_credit(&tenant, amount, key).await {

@@ -13,6 +13,7 @@ use crate::error::{ApiError, Code};
 use crate::pure::money::Money;
 use crate::pure::token_estimate::Estimate;
 use crate::pure::utc::Stamp;
+use crate::runtime::TenantRuntime;
 use crate::tokens;
 
 use super::classify::{Call, Context, Task};
@@ -52,26 +53,31 @@ pub async fn check_budget(call: &Call) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// `budget_exhausted` when nothing is left. A model whose price is zero everywhere costs nothing and is never refused.
+///
+/// # Cancel safety
+/// Safe.
 pub async fn check_missing(call: &Call) -> Result<(), ApiError> {
-    let costs = |route: &crate::runtime::Route| cost(&route.prices, 1, 1) > Money::ZERO;
-    check_funds(&call.context, call.model.routes.iter().any(costs)).await
+    let costs = || call.model.routes.iter().any(|route| cost(&route.prices, 1, 1) > Money::ZERO);
+    check_funds(&call.context, costs).await
 }
 
-/// Refuses a tenant without money what costs something.
+/// Refuses a tenant without money what `costs` something.
 ///
 /// # Errors
 /// `budget_exhausted` when nothing is left.
 ///
-/// Cancel safe: it changes nothing.
-pub async fn check_funds(context: &Context, costs: bool) -> Result<(), ApiError> {
-    if !costs || !is_exhausted(context) {
+/// # Cancel safety
+/// Safe.
+pub async fn check_funds(context: &Context, costs: impl FnOnce() -> bool) -> Result<(), ApiError> {
+    let tenant = &context.tenant;
+    if !is_exhausted(tenant) || !costs() {
         return Ok(());
     }
-    if let Some(shared) = &context.tenant.shared {
+    if let Some(shared) = &tenant.shared {
         // Another replica may have given a credit, or a reload a larger budget, since the server was asked last. Where it
         // does not answer, the last that it said holds.
         let _unanswered = shared.ledger.observe(&shared.account).await;
-        if !is_exhausted(context) {
+        if !is_exhausted(tenant) {
             return Ok(());
         }
     }
@@ -79,10 +85,9 @@ pub async fn check_funds(context: &Context, costs: bool) -> Result<(), ApiError>
 }
 
 /// Whether nothing is left, as far as the board says.
-fn is_exhausted(context: &Context) -> bool {
-    let board = &context.tenant.board;
+fn is_exhausted(tenant: &TenantRuntime) -> bool {
     // Once the refill is due the ledger decides: it may not have looked at the clock since.
-    board.exhausted() && board.resets_at().is_none_or(|at| at > clock::wall())
+    tenant.board.exhausted() && tenant.board.resets_at().is_none_or(|at| at > clock::wall())
 }
 
 /// What a client without money reads.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::plan::{Matryoshka, ModelKind, Normalization};
+use crate::config::plan::{Matryoshka, ModelKind, Normalization, Stage};
 use crate::dialects::client::{AnswerForm, ParsedEmbed};
 use crate::dialects::{ClientDialect, EmbedOptions, Input, OriginalBody};
 use crate::edge::body::BodyShare;
@@ -11,11 +11,14 @@ use crate::edge::scan::Item;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, RequestId};
 use crate::pure::class::{self, ClassInputs, Classified, TrafficClass, classify};
+use crate::pure::migration::Spot;
 use crate::pure::time::Mono;
 use crate::pure::token_estimate::Estimate;
+use crate::runtime::collections::{CollectionRuntime, Wanted};
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
 use crate::telemetry::traces::RequestTrace;
 
+use super::plan;
 use super::rerank::RerankTask;
 
 /// What the edge knows of a request besides its body.
@@ -37,7 +40,7 @@ pub struct Context {
     pub dialect: ClientDialect,
     /// `X-Traffic-Class`.
     pub asked_class: Option<String>,
-    /// `X-Collection`.
+    /// The collection it belongs to: of `X-Collection`, or asked for by its name as the model.
     pub collection: Option<String>,
     /// `Cache-Control: no-cache`: skip the look-up, still store.
     pub no_cache: bool,
@@ -176,18 +179,33 @@ pub fn model(context: &Context, name: Option<&str>, kind: ModelKind) -> Result<A
 /// Makes a [`Call`] for vectors.
 ///
 /// # Errors
-/// The model is unknown, not allowed or of another kind; the width is not one of its widths; the class is unknown.
+/// The model is unknown, not allowed or of another kind; it and the collection contradict each other; the width is not
+/// one of its widths; the class is unknown.
 pub fn embed(
-    context: Context,
+    mut context: Context,
     parsed: ParsedEmbed,
     similarity: bool,
     items: Vec<Item>,
     share: BodyShare,
 ) -> Result<Call, ApiError> {
-    let model = model(&context, parsed.model.as_deref(), ModelKind::Embedding)?;
+    let wanted = context.running.wanted(&context.tenant, parsed.model.as_deref(), context.collection.as_deref())?;
     let tier = service_tier(&parsed.original);
     let classified = classified(&context, class::Route::Embed, items.len(), tier.as_deref())?;
-    let (width, asked_width) = widths(&model, parsed.dimensions)?;
+    let (model, (width, asked_width)) = match wanted {
+        Wanted::Model(model) => {
+            let widths = widths(&model, parsed.dimensions)?;
+            (model, widths)
+        }
+        Wanted::Collection(collection) => {
+            // A request that named the collection as its model belongs to it as much as one with the header.
+            context.collection = Some(collection.plan.name.clone());
+            let spot = spot(&collection, parsed.inputs.first(), items.first());
+            let model = context.running.model_of(&collection, classified.class, spot)?;
+            let widths = widths(&model, parsed.dimensions)
+                .map_err(|error| of_collection(error, &collection, &model, classified.class))?;
+            (model, widths)
+        }
+    };
     if let Some(limit) = model.plan.max_input_tokens {
         check_token_lists(&items, limit)?;
     }
@@ -211,6 +229,34 @@ pub fn embed(
     };
     let (class, demoted) = (classified.class, classified.demoted);
     Ok(Call { context, class, demoted, model, items, task: Task::Embed(task), normalization, share })
+}
+
+/// The place of a request's query: that of its first input, so that a question and its variants, sent as one request,
+/// stay together. Case and surrounding white space move nobody; the settings of the cache have no say in it.
+fn spot(collection: &CollectionRuntime, input: Option<&Input>, item: Option<&Item>) -> Spot {
+    let Some(item) = item else { return Spot::of(&collection.plan.name, &[0; 32]) };
+    // Only a canary looks at it, and its queries are small: reading one back from disk blocks nobody.
+    let input = input.filter(|_| collection.position.stage == Stage::Canary);
+    let loaded = input.and_then(|input| input.load_blocking().ok());
+    let digest = loaded.map_or(item.digest, |input| plan::digest(input.raw(), item, Normalization::Lowercase));
+    Spot::of(&collection.plan.name, &digest)
+}
+
+/// An error about the model that a collection's stage chose, which the client did not name.
+fn of_collection(
+    error: ApiError,
+    collection: &CollectionRuntime,
+    model: &ModelRuntime,
+    class: TrafficClass,
+) -> ApiError {
+    let message = format!(
+        "{}; the collection {:?} is at stage {:?}, where {class} has vectors of {:?}",
+        error.message,
+        collection.plan.name,
+        collection.position.stage.as_str(),
+        model.plan.name.as_str()
+    );
+    ApiError { message: message.into(), ..error }
 }
 
 /// `service_tier` of the body, a hint at the class.

@@ -196,7 +196,7 @@ impl Keys<'_> {
 }
 
 /// The digest of a text after folding, of anything else as it is.
-fn digest(raw: &[u8], item: &Item, folding: Normalization) -> ItemDigest {
+pub(super) fn digest(raw: &[u8], item: &Item, folding: Normalization) -> ItemDigest {
     if folding == Normalization::Exact || item.kind != ItemKind::Text {
         return item.digest;
     }

@@ -189,6 +189,12 @@ pub fn ledger_unavailable() -> ApiError {
     ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
 }
 
+/// Which keys hold is not known right now.
+pub fn behind() -> ApiError {
+    let message = "tenants and keys are being brought up to date with the other replicas";
+    ApiError::new(Code::StoreUnavailable, message).retry_after(Some(Duration::from_secs(1)))
+}
+
 /// As many records as may wait for the ledger that replicas share do wait.
 pub fn no_room_for_records() -> ApiError {
     let message = "the shared ledger has not answered for so long that no further usage record can be kept for it";

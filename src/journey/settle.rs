@@ -452,6 +452,7 @@ impl Untold {
         let journey = JourneyEnd {
             tenant: context.tenant.plan.id.clone(),
             model: subject.model.name.clone(),
+            collection: context.collection.clone(),
             cache: tally.cache.unwrap_or(CacheResult::Bypass),
             items: subject.items,
             cached_items: tally.cached_items,

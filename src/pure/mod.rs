@@ -14,6 +14,7 @@ pub mod header_duration;
 pub mod latency_window;
 pub mod leaky_bucket;
 pub mod ledger;
+pub mod migration;
 pub mod money;
 pub mod quota_lease;
 pub mod rate_headers;

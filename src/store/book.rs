@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::collections::Collections;
 use super::record::{HoldRecord, PendingRecord, PeriodRecord, Record, TenantChange, UsageRecord, epoch_ms};
 use crate::ids::{HoldId, KeyFingerprint, TenantId};
 use crate::pure::ledger::{Standing, credits_used, minus, plus};
@@ -21,6 +22,9 @@ pub struct Book {
     pub last_number: u64,
     /// One page per tenant ever seen.
     pub tenants: BTreeMap<TenantId, Page>,
+    /// One page per collection that was ever configured.
+    #[serde(default)]
+    pub collections: Collections,
 }
 
 /// What is known of one tenant.
@@ -103,6 +107,7 @@ impl Book {
             Record::Usage(usage) => {
                 let number = usage.shared.as_ref().map_or(0, |shared| shared.number);
                 self.last_number = self.last_number.max(number);
+                self.collections.count(usage);
                 self.page(&usage.tenant).charge(usage);
             }
             Record::Hold(hold) => {
@@ -126,6 +131,7 @@ impl Book {
             }
             Record::Cursor(cursor) => self.page(&cursor.tenant).advance(&cursor.entry),
             Record::TenantChange(tenant) => self.page(&tenant.tenant).change(&tenant.change, tenant.time),
+            Record::Collection(collection) => self.collections.apply(collection),
             // Told for people; what an action changed has records of its own.
             Record::Admin(_) => {}
             // Written over records that were folded long ago.

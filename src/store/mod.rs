@@ -2,6 +2,7 @@
 //!
 //! - [`record`]: the facts that are kept, one a line
 //! - [`book`]: what a sequence of facts amounts to
+//! - [`collections`]: what is kept of collections that move between models
 //! - [`segment`]: lines with checksums, and where a damaged file stops being trusted
 //! - [`disk`]: the folder
 //! - [`writer`]: appends, keeps what the disk refused, starts new segments, recovers
@@ -16,6 +17,7 @@
 
 pub mod audit;
 pub mod book;
+pub mod collections;
 pub mod copy;
 pub mod disk;
 pub mod journal;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::book::Book;
+use super::collections::CollectionRecord;
 use crate::ids::{HoldId, KeyFingerprint, ModelName, RequestId, SpaceId, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
@@ -328,6 +329,8 @@ pub enum Record {
     PeriodStart(PeriodRecord),
     /// A tenant or key changed.
     TenantChange(TenantRecord),
+    /// Something happened to a collection.
+    Collection(Box<CollectionRecord>),
     /// Somebody used the admin side.
     Admin(AdminRecord),
     /// A segment's records were replaced by sums.
@@ -360,6 +363,7 @@ impl Record {
             Record::Credit(record) => record.time,
             Record::PeriodStart(record) => record.time,
             Record::TenantChange(record) => record.time,
+            Record::Collection(record) => record.time,
             Record::Admin(record) => record.time,
             Record::RolledUp(record) => record.time,
             Record::Rollup(record) => record.time,
@@ -381,6 +385,7 @@ impl Record {
             Some(b"credit") => serde_json::from_slice(json).map(Record::Credit),
             Some(b"period_start") => serde_json::from_slice(json).map(Record::PeriodStart),
             Some(b"tenant_change") => serde_json::from_slice(json).map(Record::TenantChange),
+            Some(b"collection") => serde_json::from_slice(json).map(Record::Collection),
             Some(b"pending") => serde_json::from_slice(json).map(Record::Pending),
             Some(b"cursor") => serde_json::from_slice(json).map(Record::Cursor),
             Some(b"admin") => serde_json::from_slice(json).map(Record::Admin),

@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::book::Book;
+use super::collections::{CollectionChange, CollectionRecord, Configured, Staged, Used};
 use super::disk::{Disk, SegmentFile};
 use super::record::*;
-use crate::ids::{HoldId, KeyFingerprint, TenantId};
+use crate::ids::{HoldId, KeyFingerprint, ModelName, TenantId};
 use crate::pure::class::TrafficClass;
+use crate::pure::migration::{Position, Stage};
 use crate::pure::money::Money;
 use crate::pure::time::Wall;
 use crate::pure::utc;
@@ -77,7 +79,7 @@ pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
     let time = (0..172_800_000_i64).prop_map(at);
     let amount = (0..1_000_000_000_000_000_000_000_i128).prop_map(Money::from_units);
     let fingerprint = "[0-9a-f]{16}".prop_map(KeyFingerprint::from);
-    (tenant, time, amount, fingerprint, 1..40_u64, 0..8_u8, any::<bool>()).prop_map(
+    (tenant, time, amount, fingerprint, 1..40_u64, 0..9_u8, any::<bool>()).prop_map(
         |(tenant, time, amount, fingerprint, id, kind, flag)| match kind {
             0 | 1 => Record::Usage(Box::new(UsageRecord {
                 time,
@@ -114,6 +116,25 @@ pub(crate) fn any_fact() -> impl Strategy<Value = Record> {
                 before: serde_json::Value::Null,
                 after: serde_json::json!({ "draining": flag }),
             }),
+            7 => {
+                let position = Position::new(Stage::ALL[id as usize % 4], id as f64 / 64.0);
+                let (from, to) = (ModelName::from("m"), ModelName::from("n"));
+                let change = match id % 3 {
+                    0 => CollectionChange::Configured(Configured { from, to, position }),
+                    1 => CollectionChange::Before(
+                        [(from, [(TrafficClass::Chat, Used { cost: amount, ..Used::default() })].into())].into(),
+                    ),
+                    _ => CollectionChange::Staged(Staged {
+                        from,
+                        to,
+                        position,
+                        at: time,
+                        by: "token".to_owned(),
+                        revision: id,
+                    }),
+                };
+                Record::Collection(Box::new(CollectionRecord { time, collection: "handbook".to_owned(), change }))
+            }
             _ => {
                 let change = match id % 3 {
                     0 => TenantChange::Created(serde_json::json!({"budget": "1.50"})),

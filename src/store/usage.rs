@@ -64,6 +64,14 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// When it was written (a sum: the day's first instant), and its collection.
+    pub fn time_and_collection(&self) -> (Wall, Option<&str>) {
+        match self {
+            Entry::One(record) => (record.time, record.collection.as_deref()),
+            Entry::Sum(sum) => (sum.time, sum.collection.as_deref()),
+        }
+    }
+
     fn from_json(json: &[u8]) -> serde_json::Result<Option<Entry>> {
         if let Some(record) = UsageRecord::from_json(json).transpose()? {
             return Ok(Some(Entry::One(Box::new(record))));

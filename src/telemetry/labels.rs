@@ -27,6 +27,8 @@ pub struct LabelPlan {
     pub upstreams: Vec<UpstreamId>,
     /// Tenants, those made at run time included.
     pub tenants: Vec<TenantId>,
+    /// Collections and their two models, in the order of the file.
+    pub collections: Vec<(String, [ModelName; 2])>,
     /// Three upper-case letters.
     pub currency: String,
 }
@@ -38,6 +40,9 @@ impl LabelPlan {
             models: plan.models.iter().map(|model| (model.name.clone(), model.kind)).collect(),
             upstreams: plan.upstreams.iter().map(|upstream| upstream.id.clone()).collect(),
             tenants: plan.tenants.iter().map(|tenant| tenant.id.clone()).collect(),
+            collections: (plan.collections.iter())
+                .map(|one| (one.name.clone(), [one.from.clone(), one.to.clone()]))
+                .collect(),
             currency: plan.currency.clone(),
         }
     }
@@ -395,6 +400,12 @@ impl LabelText for TenantId {
     }
 }
 
+impl LabelText for String {
+    fn text(&self) -> &str {
+        self
+    }
+}
+
 impl LabelText for TrafficClass {
     fn text(&self) -> &str {
         self.as_str()
@@ -448,6 +459,8 @@ label_sets! {
     ByTenantResult { tenant: TenantId, result: CacheResult }
     ByCost { tenant: TenantId, model: ModelName, class: TrafficClass, currency: std::sync::Arc<str> }
     ByTokens { tenant: TenantId, model: ModelName, class: TrafficClass }
+    ByCollection { collection: String }
+    ByCollectionUse { collection: String, model: ModelName, class: TrafficClass }
     ByUpstream { upstream: UpstreamId }
     ByUpstreamStatus { upstream: UpstreamId, status: &'static str }
     ByUpstreamClass { upstream: UpstreamId, class: TrafficClass }

@@ -16,12 +16,13 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::config::plan::Slo;
+use crate::config::plan::{Position, Slo};
 use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 
+use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
     ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName,
@@ -52,6 +53,7 @@ struct Tables {
     /// By model position × class × outcome.
     requests: Vec<OnceLock<RequestHistogram>>,
     tenants: TenantTable,
+    collections: CollectionTable,
     upstreams: UpstreamTable,
 }
 
@@ -62,6 +64,7 @@ pub struct Metrics {
     tables: ArcSwap<Tables>,
     requests: Family<ByRequest, RequestHistogram, Buckets>,
     tenants: TenantFamilies,
+    collections: CollectionFamilies,
     upstreams: UpstreamFamilies,
     overhead: [Histogram; TrafficClass::ALL.len()],
     fallbacks: [Counter; TrafficClass::ALL.len()],
@@ -90,13 +93,14 @@ impl Metrics {
         let requests = Family::new_with_constructor(latency.clone());
         let upstreams = UpstreamFamilies::new(&latency);
         let tenants = TenantFamilies::default();
+        let collections = CollectionFamilies::default();
         let overhead = Family::<ByClass, Histogram, _>::new_with_constructor(Buckets(Arc::from(OVERHEAD_BUCKETS)));
         let fallbacks = Family::<ByClass, Counter>::default();
         let errors = Family::<ByCode, Counter>::default();
         let query_latency = Family::<ByQuantile, FloatGauge>::default();
         let per_class = TrafficClass::ALL.map(|class| ByClass { class });
         let metrics = Metrics {
-            tables: ArcSwap::from_pointee(tables(plan, &requests, &tenants, &upstreams, None)),
+            tables: ArcSwap::from_pointee(tables(plan, &requests, (&tenants, &collections, &upstreams), None)),
             overhead: per_class.clone().map(|label| overhead.get_or_create_owned(&label)),
             fallbacks: per_class.map(|label| fallbacks.get_or_create_owned(&label)),
             errors: Code::ALL.map(|code| errors.get_or_create_owned(&ByCode { code: code.row().name })),
@@ -118,6 +122,7 @@ impl Metrics {
             spans_lost: lost.0.clone(),
             requests,
             tenants,
+            collections,
             upstreams,
         };
         names::REQUEST_DURATION.register(&mut registry, metrics.requests.clone());
@@ -128,6 +133,7 @@ impl Metrics {
         names::SLO_BURN_RATE.register(&mut registry, metrics.slo_burn.clone());
         names::RETRIEVAL_FALLBACKS.register(&mut registry, fallbacks);
         metrics.tenants.register(&mut registry);
+        metrics.collections.register(&mut registry);
         metrics.upstreams.register(&mut registry);
         names::ACTOR_RESTARTS.register(&mut registry, metrics.actor_restarts.clone());
         names::IMPOSSIBLE.register(&mut registry, metrics.impossible.clone());
@@ -169,7 +175,7 @@ impl Metrics {
     /// gauges of names that left disappear.
     pub fn relabel(&self, plan: &LabelPlan) {
         let earlier = self.tables.load_full();
-        let next = tables(plan, &self.requests, &self.tenants, &self.upstreams, Some(&earlier));
+        let next = tables(plan, &self.requests, (&self.tenants, &self.collections, &self.upstreams), Some(&earlier));
         self.tables.store(Arc::new(next));
     }
 
@@ -214,6 +220,16 @@ impl Metrics {
     pub fn settled(&self, tenant: &TenantId, model: &ModelName, class: TrafficClass, cost: Money, tokens: u64) {
         let tables = self.tables.load();
         tables.tenants.settled(&self.tenants, &tables.models, tenant, (model, class), (cost, tokens));
+    }
+
+    /// Where a collection's move stands.
+    pub fn collection_stage(&self, collection: &str, position: Position) {
+        self.tables.load().collections.stands(collection, position);
+    }
+
+    /// One of a configured collection's models did this for it; other collections are not counted.
+    pub fn collection_used(&self, collection: &str, model: &ModelName, class: TrafficClass, items: u64, tokens: u64) {
+        self.tables.load().collections.used(collection, (model, class), items, tokens);
     }
 
     /// A search query was answered, from the cache or not: the divisor of the cost per search query.
@@ -388,8 +404,7 @@ fn latency_buckets(slo: &Slo) -> Buckets {
 fn tables(
     plan: &LabelPlan,
     requests: &Family<ByRequest, RequestHistogram, Buckets>,
-    tenants: &TenantFamilies,
-    upstreams: &UpstreamFamilies,
+    (tenants, collections, upstreams): (&TenantFamilies, &CollectionFamilies, &UpstreamFamilies),
     earlier: Option<&Tables>,
 ) -> Tables {
     let models = ModelIndex::new(&plan.models);
@@ -405,8 +420,9 @@ fn tables(
         }
     }
     let tenants = TenantTable::new(tenants, plan, &models, earlier.map(|old| &old.tenants));
+    let collections = CollectionTable::new(collections, plan, earlier.map(|old| &old.collections));
     let upstreams = UpstreamTable::new(upstreams, plan, earlier.map(|old| &old.upstreams));
-    Tables { models, requests: cells, tenants, upstreams }
+    Tables { models, requests: cells, tenants, collections, upstreams }
 }
 
 fn request_cell<'a>(

@@ -3,6 +3,7 @@
 //! Owns every name that appears on `/metrics`, every label value and the set-up of logging and trace export. Decides
 //! nothing about traffic: other modules tell it what happened through typed methods and never spell a metric's name.
 
+mod collections;
 pub mod events;
 pub mod exposition;
 pub mod hub;

@@ -92,6 +92,14 @@ names! {
         "Tokens that upstreams charged for";
     BUDGET_REMAINING = "vectorgate_tenant_budget_remaining", Plain,
         "What a tenant may still spend, in the configured currency; absent without a budget";
+    COLLECTION_STAGE = "vectorgate_collection_stage", Plain,
+        "How far a collection has moved to its new model: 0 old, 1 backfill, 2 canary, 3 new";
+    COLLECTION_CANARY = "vectorgate_collection_canary_ratio", Plain,
+        "Share of a collection's queries that go to its new model in stage canary";
+    COLLECTION_ITEMS = "vectorgate_collection_items_total", Total,
+        "Inputs of a collection's answered requests, by the model that its stage chose";
+    COLLECTION_TOKENS = "vectorgate_collection_tokens_total", Total,
+        "Tokens that a collection's requests were charged for, by the model that its stage chose";
     UPSTREAM_REQUESTS = "vectorgate_upstream_requests_total", Total,
         "Calls to an upstream by HTTP status, or by what went wrong before there was one";
     UPSTREAM_DURATION = "vectorgate_upstream_duration_seconds", Seconds,

@@ -39,8 +39,10 @@ pub struct RequestEnd {
 pub struct JourneyEnd {
     /// Whose it is.
     pub tenant: TenantId,
-    /// The model asked for.
+    /// The model that was chosen for it.
     pub model: ModelName,
+    /// Its collection, if it has one.
+    pub collection: Option<String>,
     /// What the cache knew of it.
     pub cache: CacheResult,
     /// Inputs.
@@ -93,6 +95,10 @@ impl Telemetry {
         metrics.cache(&journey.tenant, journey.cache, journey.cached_items as u64, journey.items as u64);
         if journey.tokens > 0 || journey.cost > Money::ZERO {
             metrics.settled(&journey.tenant, &journey.model, class, journey.cost, journey.tokens);
+        }
+        if let Some(collection) = &journey.collection {
+            let items = if outcome == Outcome::Success { journey.items as u64 } else { 0 };
+            metrics.collection_used(collection, &journey.model, class, items, journey.tokens);
         }
         if outcome == Outcome::Success && class == TrafficClass::InteractiveSearch {
             metrics.query_answered(&journey.tenant);

@@ -21,14 +21,14 @@ use crate::support::{Gateway, KEY};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An input token costs 0.001, an output token 0.002.
-const PRICES: &str = "price_usd_per_million_tokens = \"1000\"\noutput_price_usd_per_million_tokens = \"2000\"";
+pub const PRICES: &str = "price_usd_per_million_tokens = \"1000\"\noutput_price_usd_per_million_tokens = \"2000\"";
 
 /// A breaker that never opens, and retries without a share.
 const PATIENT: &str = "[breaker]\nfailure_ratio = 1.0\nmin_requests = 1000000\n[retry]\nbudget_ratio = 1.0\n";
 
 /// A configuration with the chat model `talk` at each of the given (id, provider word, base URL), and tenant `t1`. Keys of
 /// `[[models]]` go into `model`, of `[[tenants]]` into `tenant`; `extra` comes before both.
-fn chat_config(upstreams: &[(&str, &str, &str)], model: &str, tenant: &str, extra: &str) -> String {
+pub fn chat_config(upstreams: &[(&str, &str, &str)], model: &str, tenant: &str, extra: &str) -> String {
     let hash = hex::encode(sha2::Sha256::digest(KEY.as_bytes()));
     let mut text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\nworkers = 2\n[money]\nper_usd = \"1\"\n{extra}\n\
@@ -42,7 +42,7 @@ fn chat_config(upstreams: &[(&str, &str, &str)], model: &str, tenant: &str, extr
 }
 
 /// One upstream of a model; keys may follow.
-fn upstream(id: &str, provider: &str, url: &str, model: &str) -> String {
+pub fn upstream(id: &str, provider: &str, url: &str, model: &str) -> String {
     format!(
         "[[upstreams]]\nid = \"{id}\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\n\
          api_key = {{ value = \"upstream-secret-{id}\" }}\nserves = [{{ model = \"{model}\", as = \"{model}-there\" }}]\n"
@@ -99,7 +99,7 @@ fn data(text: &str) -> Vec<&str> {
 }
 
 /// Waits until there are so many usage records, and returns them.
-async fn records(gateway: &Gateway, count: usize) -> Vec<Value> {
+pub async fn records(gateway: &Gateway, count: usize) -> Vec<Value> {
     let until = Instant::now() + PATIENCE;
     loop {
         let records = gateway.usage();
@@ -126,7 +126,7 @@ async fn settled(gateway: &Gateway) -> Value {
 }
 
 /// What a record says of tokens, cost and how sure that is.
-fn bill(record: &Value) -> (u64, u64, &str, bool) {
+pub fn bill(record: &Value) -> (u64, u64, &str, bool) {
     (
         record["tokens"].as_u64().expect("tokens"),
         record["output_tokens"].as_u64().unwrap_or(0),

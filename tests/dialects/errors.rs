@@ -104,7 +104,7 @@ pub fn config(server: &Provider, provider: &str) -> String {
          [[models]]\nname = \"m\"\n{price}\n[[models]]\nname = \"secret\"\n{price}\n\
          [[models]]\nname = \"nowhere\"\n{price}\n[[models]]\nname = \"limited\"\n{price}\n\
          [[models]]\nname = \"parked\"\n{price}\n\
-         [[upstreams]]\nid = \"u\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\ntimeout_s = 1\n\
+         [[upstreams]]\nid = \"u\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\ntimeout_s = 2\n\
          serves = [{{ model = \"m\" }}, {{ model = \"secret\" }}]\n\
          [[upstreams]]\nid = \"slow\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nserves = [{{ model = \"limited\" }}]\n\
          [[upstreams]]\nid = \"shut\"\nprovider = \"{provider}\"\nbase_url = \"{url}\"\nserves = [{{ model = \"parked\" }}]\n\

@@ -224,7 +224,7 @@ pub fn configuration(data: &[u8]) {
     let source = Source::Text { name: "fuzz.toml".to_owned(), text };
     let environment: Environment = [("VG_FUZZ_SECRET", "never-shown-secret")].into_iter().collect();
     let shown = match config::load(&source, &environment) {
-        Ok(plan) => format!("{} {plan:?}", plan.describe()),
+        Ok(plan) => format!("{} {plan:?}", plan.describe(Wall(0))),
         Err(problems) => problems.to_string(),
     };
     assert!(!shown.contains("never-shown-secret"), "{shown}");

@@ -9,6 +9,8 @@ mod quota;
 mod reload;
 mod scripted;
 mod secure;
+mod sizes;
+mod stages;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use crate::dialects::{base_url, gateway};
 use crate::support::{Gateway, KEY, embedding_config};
 
 /// Every SDK, with and without a word about what its texts are for.
-const EVERY: [&str; 11] = [
+const EVERY: [&str; 12] = [
     "openai",
     "azure",
     "langchain",
@@ -20,6 +20,7 @@ const EVERY: [&str; 11] = [
     "voyage-typed",
     "hugging-face",
     "ollama",
+    "ollama-older-route",
 ];
 
 /// Every SDK with a provider of its own dialect, and whether it ranks too.
@@ -96,6 +97,36 @@ async fn every_older_python_sdk_gets_a_real_models_vectors() {
 async fn every_node_sdk_gets_a_real_models_vectors() {
     const NAMES: [&str; 6] = ["openai", "openai-older", "cohere-v1", "cohere-v1-older", "cohere-v2", "cohere-v2-older"];
     check_real_vectors(&NAMES.map(|name| (Home::Node, name))).await;
+}
+
+/// The root of the gateway and the model's own path are TEI servers to the SDK, with all that it asks of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn hugging_faces_client_finds_a_tei_server() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = EmbeddingServer::start().await;
+    let gateway = Gateway::start(&embedding_config(&[("nano", "openai", &server.url)], "", "", ""));
+    let texts = ["the canteen opens at noon", "how mutual TLS works", "mutual TLS on the proxy"].map(str::to_owned);
+    let vectors = directly(&server, &texts).await;
+    let cosine = |one: &[f32], other: &[f32]| -> f64 {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        dot(one, other) / (dot(one, one) * dot(other, other)).sqrt()
+    };
+    let expected: Vec<f64> = vectors[..2].iter().map(|vector| cosine(&vectors[2], vector)).collect();
+    let asked = json!({ "model": "emb-a", "sentence": texts[2], "others": texts[..2] });
+    for home in [Home::Newest, Home::Older] {
+        let got = told(home, "hugging_face", &[&gateway.url, KEY], &asked);
+        for place in ["root", "model"] {
+            let got = &got[0][place];
+            assert_eq!((&got["info"], &got["healthy"]), (&json!("emb-a"), &json!(true)), "{home:?} {place}");
+            assert_eq!(floats(&got["vectors"]), vectors[..2], "{home:?} {place}");
+            let similar = got["similar"].as_array().expect("scores");
+            assert_eq!(similar.len(), 2, "{home:?} {place}");
+            for (score, expected) in similar.iter().zip(&expected) {
+                let score = score.as_f64().expect("a number");
+                assert!((score - expected).abs() < 1e-5, "{home:?} {place}: {score} instead of {expected}");
+            }
+        }
+    }
 }
 
 /// A model at each provider, and rankers, all of one server.

@@ -150,6 +150,13 @@ class Ollama:
         return [list(vector) for vector in self.client.embed(model=model, input=texts).embeddings]
 
 
+class OllamaOlder(Ollama):
+    """Its older route: one text a call."""
+
+    def embed(self, model, texts):
+        return [list(self.client.embeddings(model=model, prompt=text).embedding) for text in texts]
+
+
 CLIENTS = {
     "openai": OpenAi,
     "azure": Azure,
@@ -162,4 +169,5 @@ CLIENTS = {
     "voyage-typed": VoyageTyped,
     "hugging-face": HuggingFace,
     "ollama": Ollama,
+    "ollama-older-route": OllamaOlder,
 }

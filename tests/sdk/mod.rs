@@ -4,6 +4,7 @@
 //! fail and say so.
 
 mod answers;
+mod chat;
 mod exceptions;
 mod openai;
 mod run;

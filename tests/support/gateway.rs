@@ -303,9 +303,9 @@ impl Drop for Gateway {
     }
 }
 
-/// The program under test.
+/// The program under test; `VECTORGATE_TEST_BINARY` names another build of it, for measurements.
 pub fn binary() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_vectorgate"))
+    std::env::var_os("VECTORGATE_TEST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_vectorgate").into(), PathBuf::from)
 }
 
 #[track_caller]

@@ -198,7 +198,7 @@ async fn measure(
             open_loop(&run, vec![peer.target.clone()], source, progress).await
         }
         None => {
-            let run = ClosedLoop { connections: workload.connections, duration, timeout };
+            let run = ClosedLoop { connections: workload.connections, duration, timeout, grace: timeout };
             closed_loop(&run, peer.target.clone(), source, progress).await
         }
     };

@@ -26,6 +26,13 @@ pub enum Arrivals {
         /// Requests per second at the end.
         to_per_s: f64,
     },
+    /// Many at the same instant, again and again: a cron job, a page that everybody opens at nine.
+    Bursts {
+        /// Requests in a burst.
+        size: f64,
+        /// Seconds from one to the next; the first is half of that after the start.
+        every_s: f64,
+    },
 }
 
 /// A span of time with one kind of arrivals.
@@ -89,6 +96,7 @@ fn offsets(arrivals: Arrivals, duration: Duration, seed: u64) -> impl Iterator<I
                 clock
             }
             Arrivals::Ramp { from_per_s, to_per_s } => ramp(number, from_per_s, to_per_s, length),
+            Arrivals::Bursts { size, every_s } => ((number / size.round()).floor() + 0.5) * every_s,
         };
         number += 1.0;
         // A rate of zero is due at infinity, nonsense is due at NaN: in both cases nothing comes.
@@ -131,6 +139,8 @@ mod tests {
         check(Arrivals::Ramp { from_per_s: 0.0, to_per_s: 100.0 }, 10, 499..=501);
         check(Arrivals::Ramp { from_per_s: 100.0, to_per_s: 0.0 }, 10, 499..=501);
         check(Arrivals::Ramp { from_per_s: 50.0, to_per_s: 50.0 }, 10, 500..=500);
+        check(Arrivals::Bursts { size: 7.0, every_s: 2.0 }, 10, 35..=35);
+        check(Arrivals::Bursts { size: 0.0, every_s: 2.0 }, 10, 0..=0);
     }
 
     #[test]
@@ -151,10 +161,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arrivals_are_in_order_and_in_time(per_s in 1.0_f64..500.0, to in 1.0_f64..500.0, seed: u64, kind in 0..3) {
+        fn arrivals_are_in_order_and_in_time(per_s in 1.0_f64..500.0, to in 1.0_f64..500.0, seed: u64, kind in 0..4) {
             let arrivals = match kind {
                 0 => Arrivals::Constant { per_s },
                 1 => Arrivals::Poisson { per_s },
+                2 => Arrivals::Bursts { size: per_s, every_s: 0.7 },
                 _ => Arrivals::Ramp { from_per_s: per_s, to_per_s: to },
             };
             let duration = Duration::from_secs(3);

@@ -21,6 +21,9 @@ pub struct ClosedLoop {
     pub duration: Duration,
     /// Time allowed for one request.
     pub timeout: Duration,
+    /// How long after that the last answers are waited for. Requests without one are given up and measured nowhere: the
+    /// job was called off, which says nothing about the server.
+    pub grace: Duration,
 }
 
 /// Runs the clients and waits for their last answers. Requests are numbered over all clients; latency is from the
@@ -43,16 +46,22 @@ pub async fn closed_loop(run: &ClosedLoop, target: Target, source: Arc<dyn Sourc
                 let shot =
                     source.shot(number.fetch_add(1, Ordering::Relaxed), sent.duration_since(start), "saturation");
                 progress.note_sent();
-                let outcome = pool.call(&shot, source.wants_bodies(), run.timeout).await;
+                let call = pool.call(&shot, source.wants_bodies(), run.timeout);
+                let end = start + run.duration + run.grace;
+                let Ok(outcome) = tokio::time::timeout_at(end.into(), call).await else { break };
                 let latency = clock::now().duration_since(sent);
                 progress.note_done(is_good(&outcome));
                 source.seen(&shot, &outcome, latency);
                 report.due += 1;
                 report.lateness.record(Duration::ZERO);
                 report.record(&shot.label, &outcome, latency);
-                if matches!(outcome, Err(Failure::Connect)) {
-                    // A server that is not there answers fast; hammering it would only heat the processor.
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                // A server that is not there answers fast; hammering it would only heat the processor.
+                let gone = matches!(outcome, Err(Failure::Connect));
+                let least = if gone { Duration::from_millis(10) } else { Duration::ZERO };
+                let left = run.duration.saturating_sub(clock::now().duration_since(start));
+                let pause = source.pause(&outcome).max(least).min(left);
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
                 }
             }
             report

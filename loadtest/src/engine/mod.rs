@@ -53,6 +53,12 @@ pub trait Source: Send + Sync + 'static {
     fn seen(&self, shot: &Shot, outcome: &Result<Reply, Failure>, latency: Duration) {
         let _ = (shot, outcome, latency);
     }
+
+    /// How long a client of a closed loop waits before its next request, after this outcome.
+    fn pause(&self, outcome: &Result<Reply, Failure>) -> Duration {
+        let _ = outcome;
+        Duration::ZERO
+    }
 }
 
 /// What is going on while a run lasts; read from any thread.

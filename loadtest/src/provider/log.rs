@@ -103,6 +103,12 @@ pub struct Stats {
     pub items: u64,
     /// Tokens billed.
     pub tokens_billed: u64,
+    /// Calls whose good answer was handed over whole to a client that was still there.
+    pub delivered: u64,
+    /// Tokens billed for those: what a client can know of.
+    pub tokens_delivered: u64,
+    /// Calls that the script sets apart. They are in none of the other sums.
+    pub apart: u64,
     /// Calls by the status answered; 0: none was.
     pub by_status: BTreeMap<u16, u64>,
     /// Connections accepted.
@@ -120,6 +126,19 @@ struct Inner {
     first_seq: u64,
     next_seq: u64,
     stats: Stats,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct End {
+    /// Status answered; 0: none was.
+    pub status: u16,
+    /// Tokens billed.
+    pub tokens: u64,
+    /// Every byte of the answer was handed to the system.
+    pub fully_written: bool,
+    /// The client closed its connection before the answer began.
+    pub client_left: bool,
 }
 
 /// The log.
@@ -164,6 +183,11 @@ impl CallLog {
         seq
     }
 
+    /// Notes a call that the script sets apart.
+    pub fn apart(&self) {
+        self.inner.lock().stats.apart += 1;
+    }
+
     /// Notes what a call will be answered with.
     pub fn answering(&self, seq: u64, status: u16, tokens: u64) {
         let mut inner = self.inner.lock();
@@ -178,12 +202,17 @@ impl CallLog {
     }
 
     /// Notes that a call is over.
-    pub fn finish(&self, seq: u64, status: u16, fully_written: bool, client_left: bool, at_ns: u64) {
+    pub fn finish(&self, seq: u64, end: &End, at_ns: u64) {
+        let End { status, tokens, fully_written, client_left } = *end;
         let mut inner = self.inner.lock();
         if seq < inner.first_seq {
             return;
         }
         inner.stats.finished += 1;
+        if fully_written && !client_left && (200..300).contains(&status) {
+            inner.stats.delivered += 1;
+            inner.stats.tokens_delivered += tokens;
+        }
         *inner.stats.by_status.entry(status).or_default() += 1;
         let call = find(&mut inner.calls, seq).map(|call| {
             call.fully_written = fully_written;
@@ -312,6 +341,8 @@ mod tests {
         log.begin(call, record, keep)
     }
 
+    const WHOLE: End = End { status: 200, tokens: 7, fully_written: true, client_left: false };
+
     #[test]
     fn a_call_is_entered_billed_and_finished() {
         let log = CallLog::new(None).expect("no file");
@@ -319,7 +350,8 @@ mod tests {
         log.answering(seq, 200, 7);
         assert_eq!(log.stats().tokens_billed, 7);
         assert!(!log.calls()[0].fully_written);
-        log.finish(seq, 200, true, false, 5);
+        log.finish(seq, &WHOLE, 5);
+        assert_eq!((log.stats().delivered, log.stats().tokens_delivered), (1, 7));
         let call = &log.calls()[0];
         assert_eq!((call.status, call.tokens_billed, call.fully_written, call.finished_ns), (200, 7, true, 5));
         assert_eq!(log.stats().by_status[&200], 1);
@@ -331,7 +363,7 @@ mod tests {
         let old = enter(&log, Record::All, 10);
         log.clear();
         log.answering(old, 200, 7);
-        log.finish(old, 200, true, false, 5);
+        log.finish(old, &WHOLE, 5);
         assert_eq!(log.stats(), Stats::default());
         assert_eq!(enter(&log, Record::All, 10), 1, "numbers go on");
     }

@@ -90,6 +90,9 @@ pub struct Script {
     pub record: Record,
     /// Calls remembered at most; the oldest are forgotten first.
     pub keep_calls: usize,
+    /// Calls whose body contains one of these are answered without a wait and stay out of the log: a gateway's own
+    /// checks, which are no client's calls.
+    pub apart: Vec<String>,
     /// Exceptions to all of the above; the first that fits a call applies.
     pub rules: Vec<Rule>,
 }
@@ -130,6 +133,7 @@ impl Default for Script {
             canned_tokens_per_item: 8,
             record: Record::All,
             keep_calls: 100_000,
+            apart: Vec::new(),
             rules: Vec::new(),
         }
     }

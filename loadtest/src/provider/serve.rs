@@ -13,7 +13,7 @@ use super::dialect::request::{Job, read};
 use super::dialect::{Dialect, Op, Route, route};
 use super::http1::{Head, ReadError, read_body, read_head};
 use super::live::Live;
-use super::log::{Call, CallLog};
+use super::log::{Call, CallLog, End};
 use super::make::{Made, forced, make, quota};
 use super::rules::{Effect, Facts, Fault, Moment};
 use super::script::{Framing, Record};
@@ -136,7 +136,7 @@ async fn exchange(shared: &Arc<Shared>, connection: &mut Connection) -> io::Resu
         Ok(()) => call.body_complete = true,
         Err(error) => {
             let seq = shared.log.begin(call, live.script.record, live.script.keep_calls);
-            shared.log.finish(seq, 0, false, true, shared.now_ns());
+            shared.log.finish(seq, &End { client_left: true, ..End::default() }, shared.now_ns());
             return match error {
                 ReadError::Gone => Ok(After::Close),
                 ReadError::Malformed(why) => malformed(connection, why).await,
@@ -170,7 +170,7 @@ async fn give_up_at_head(
         }
         _ => After::Close,
     };
-    shared.log.finish(seq, 0, false, false, shared.now_ns());
+    shared.log.finish(seq, &End::default(), shared.now_ns());
     after
 }
 
@@ -214,6 +214,16 @@ async fn serve(
     let key = script.api_key.as_ref().and_then(|_| key(&call, head));
     let body = call.body.clone();
     let job = read(route, &body, script);
+    if script.apart.iter().any(|part| memchr::memmem::find(&body, part.as_bytes()).is_some()) {
+        shared.log.apart();
+        let effect = effect.unwrap_or_default();
+        if effect.fault.is_some() {
+            return Ok(After::Close);
+        }
+        let made =
+            forced(route, &effect, live).unwrap_or_else(|| make(route, key.as_deref(), &body, job, &effect, live));
+        return plain(connection, &made.answer, head.keep_alive).await;
+    }
     call.items = job.as_ref().map_or(0, Job::items);
     let items = call.items;
     let seq = shared.log.begin(call, script.record, script.keep_calls);
@@ -228,7 +238,8 @@ async fn serve(
         if after == After::AwaitClient {
             await_client(&mut connection.stream).await;
         }
-        shared.log.finish(seq, 0, false, after == After::AwaitClient, shared.now_ns());
+        let end = End { client_left: after == After::AwaitClient, ..End::default() };
+        shared.log.finish(seq, &end, shared.now_ns());
         return Ok(if after == After::AwaitClient { After::Close } else { after });
     }
     let made = forced(route, &effect, live).unwrap_or_else(|| make(route, key.as_deref(), &body, job, &effect, live));
@@ -259,7 +270,7 @@ async fn deliver(
     };
     let client_left = wait(connection, delay).await;
     if client_left && script.drop_abandoned {
-        shared.log.finish(call.seq, 0, false, true, shared.now_ns());
+        shared.log.finish(call.seq, &End { client_left: true, ..End::default() }, shared.now_ns());
         return Ok(After::Close);
     }
     let status = made.answer.status;
@@ -279,8 +290,9 @@ async fn deliver(
     };
     let sent = send(&mut connection.stream, &made.answer, &delivery).await;
     drop(made.places);
-    let whole = sent.as_ref().is_ok_and(|(_, whole)| *whole);
-    shared.log.finish(call.seq, status, whole, client_left, shared.now_ns());
+    let fully_written = sent.as_ref().is_ok_and(|(_, whole)| *whole);
+    let end = End { status, tokens: made.tokens, fully_written, client_left };
+    shared.log.finish(call.seq, &end, shared.now_ns());
     sent.map(|(after, _)| after)
 }
 
@@ -308,7 +320,8 @@ async fn canned_answer(
     let mut start = BytesMut::with_capacity(256);
     write_head(&mut start, &answer, Some(length), false, head.keep_alive);
     let sent = write_both(&mut connection.stream, &start, &body).await;
-    shared.log.finish(call.seq, 200, sent.is_ok(), client_left, shared.now_ns());
+    let end = End { status: 200, tokens, fully_written: sent.is_ok(), client_left };
+    shared.log.finish(call.seq, &end, shared.now_ns());
     sent.map(|()| if head.keep_alive { After::KeepAlive } else { After::Close })
 }
 

@@ -43,6 +43,36 @@ fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// Spaces whose name starts with this hold vectors in which similar texts are near each other: hashed words and
+/// character trigrams. They are no model's vectors, but a search over them finds what it should.
+pub const NGRAMS: &str = "ngrams";
+
+/// The hashed words and trigrams of a text, each with a sign of its own.
+fn ngrams(space: &str, text: &str, width: usize) -> Vec<f32> {
+    let mut raw = vec![0.0; width];
+    let mut add = |kind: &[u8], piece: &str, weight: f64| {
+        let mut state = Fields::new().bytes(space.as_bytes()).bytes(kind).bytes(piece.as_bytes()).0;
+        let bits = next(&mut state);
+        let sign = if bits >> 63 == 0 { weight } else { -weight };
+        let place = usize::try_from(bits % (width.max(1) as u64)).unwrap_or(0);
+        if let Some(number) = raw.get_mut(place) {
+            *number += sign;
+        }
+    };
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        let word = word.to_lowercase();
+        add(b"word", &word, 2.0);
+        let marked: Vec<char> = std::iter::once('^').chain(word.chars()).chain(std::iter::once('$')).collect();
+        for gram in marked.windows(3) {
+            add(b"gram", &gram.iter().collect::<String>(), 1.0);
+        }
+    }
+    if raw.iter().all(|number| *number == 0.0) {
+        raw.iter_mut().take(1).for_each(|number| *number = 1.0);
+    }
+    normalise(&raw)
+}
+
 /// The vector of `text` in `space`, `width` numbers long and of unit length; no request option was sent.
 pub fn signature(space: &str, text: &str, width: usize) -> Vec<f32> {
     signature_of(space, "", &Item::Text(text.to_owned()), width)
@@ -56,6 +86,9 @@ pub fn signature_tokens(space: &str, tokens: &[u64], width: usize) -> Vec<f32> {
 /// The vector of an item when the request carried `options`: the members that change a vector, as `name=value` joined
 /// by `;` in the order of [`super::Script`]'s documentation (for example `input_type=query`). Empty: none were sent.
 pub fn signature_of(space: &str, options: &str, item: &Item, width: usize) -> Vec<f32> {
+    if let (true, Item::Text(text)) = (space.starts_with(NGRAMS), item) {
+        return ngrams(space, text, width);
+    }
     let fields = Fields::new().bytes(space.as_bytes()).bytes(options.as_bytes());
     let fields = match item {
         Item::Text(text) => fields.bytes(b"text").bytes(text.as_bytes()),
@@ -132,6 +165,18 @@ mod tests {
         assert_ne!(base, signature_of("A", "input_type=query", &Item::Text("text".to_owned()), 8));
         assert_ne!(signature("A", "[1,2]", 8), signature_tokens("A", &[1, 2], 8));
         assert_ne!(signature_tokens("A", &[1, 23], 8), signature_tokens("A", &[12, 3], 8));
+    }
+
+    #[test]
+    fn similar_texts_are_near_each_other_in_an_ngram_space() {
+        let cosine = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(x, y)| x * y).sum::<f32>();
+        let of = |text: &str| signature("ngrams/a", text, 256);
+        let question = of("how do i configure mutual tls");
+        assert!((norm(&question) - 1.0).abs() < 1e-6);
+        let near = cosine(&question, &of("Configure mutual TLS on the proxy"));
+        let far = cosine(&question, &of("lunch in the canteen on fridays"));
+        assert!(near > 0.4 && near > far + 0.3, "{near} {far}");
+        assert_eq!(of("").iter().filter(|number| **number != 0.0).count(), 1);
     }
 
     #[test]

@@ -43,8 +43,9 @@ fn check_price(entry: &ModelEntry, upstreams: &[UpstreamEntry], plan: &Plan, ten
     let ModelEntry { model, fields } = entry;
     let bound = |from: TenantSource| {
         let tenants = plan.tenants.iter().zip(tenants);
-        tenants
-            .filter(move |(tenant, _)| tenant.source == from && tenant.budget.is_some() && tenant.may_use(&model.name))
+        tenants.filter(move |(tenant, _)| {
+            tenant.source == from && tenant.budget.is_some() && plan.reaches(tenant, &model.name)
+        })
     };
     if bound(TenantSource::File).chain(bound(TenantSource::Admin)).next().is_none() {
         return;

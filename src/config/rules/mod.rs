@@ -14,12 +14,14 @@ mod upstreams;
 pub(crate) use cross::check_memory;
 pub(crate) use fixed::check as check_fixed;
 
+use super::catalogue;
 use super::environment::Environment;
 use super::fields::Fields;
-use super::plan::Plan;
+use super::plan::{Plan, Provider, Retirement};
 use super::problem::{Path, Report};
 use super::schema::section_named;
 use super::tree::{Origin, Table, Value};
+use crate::pure::utc;
 
 /// Applies every rule to a tree that the schema has accepted, and builds the plan. `version` is passed through.
 pub(crate) fn build(tree: &Table, environment: &Environment, version: String, report: &mut Report) -> Plan {
@@ -39,6 +41,7 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
     let tenant_fields = entries(tree, "tenants");
     let tenants = tenants::build(&tenant_fields, &models, &collections, report);
 
+    let retirements = retirements(&models, &upstreams);
     let mut plan = Plan {
         server,
         currency: money.currency,
@@ -51,6 +54,7 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
         upstreams: upstreams.iter().map(|entry| entry.upstream.clone()).collect(),
         tenants,
         collections,
+        retirements,
         warnings: Vec::new(),
         demo_key: None,
         version,
@@ -58,6 +62,24 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
     cross::check(&plan, &models, &upstreams, &tenant_fields, &section(tree, "server"), report);
     plan.demo_key = cross::demo_key(&plan);
     plan
+}
+
+/// What providers will stop serving, the first to go first.
+fn retirements(models: &[models::ModelEntry], upstreams: &[upstreams::UpstreamEntry]) -> Vec<Retirement> {
+    let everywhere = models.iter().filter_map(|entry| {
+        let model = &entry.model;
+        Some(Retirement { model: model.name.clone(), upstream: None, on: model.retires? })
+    });
+    let azure = upstreams.iter().map(|entry| &entry.upstream).filter(|one| one.provider == Provider::Azure);
+    let there = azure.flat_map(|upstream| {
+        upstream.serves.iter().filter_map(|serves| {
+            let on = utc::parse_day(catalogue::retires_on_azure(serves.model.as_str())?)?;
+            Some(Retirement { model: serves.model.clone(), upstream: Some(upstream.id.clone()), on })
+        })
+    });
+    let mut all: Vec<Retirement> = everywhere.chain(there).collect();
+    all.sort_by_key(|one| one.on);
+    all
 }
 
 /// The section of that name; the schema's pass has made sure that it is there.

@@ -10,6 +10,7 @@ use crate::config::plan::{Case, Matryoshka, Model, ModelKind, Prices, Tokenizer}
 use crate::config::problem::{Report, nearest};
 use crate::config::tree::{Node, Value};
 use crate::ids::{ModelName, SpaceId};
+use crate::pure::utc;
 
 /// A model and where it is written.
 pub(super) struct ModelEntry<'a> {
@@ -66,9 +67,14 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
             }
         }
     }
-    if let Some(date) = fields.opt_text("retires") {
-        fields.warning(report, "retires", format!("the provider retires it on {date}"));
-    }
+    let retires = fields.opt_text("retires").and_then(|date| {
+        let day = utc::parse_day(date);
+        match day {
+            Some(_) => fields.warning(report, "retires", format!("the provider retires it on {date}")),
+            None => fields.problem(report, "retires", format!("\"{date}\" is no day"), "write it like 2027-01-31"),
+        }
+        day
+    });
     if let Some(near) = catalogue::suggest(name).filter(|_| !catalogue::knows(name)) {
         let text = format!("\"{name}\" is not in the catalogue, so nothing is known of it; did you mean \"{near}\"?");
         fields.warning(report, "name", text);
@@ -97,7 +103,7 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
         prices: prices(fields, money, report),
         pairwise: fields.flag("pairwise"),
         fallbacks: fields.texts("fallbacks").iter().map(|(name, _)| ModelName::from(*name)).collect(),
-        retires: fields.opt_text("retires").map(str::to_owned),
+        retires,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::models::{ModelEntry, find, unknown_model_hint};
 use crate::config::fields::Fields;
-use crate::config::plan::{BudgetPeriod, Collection, KeyHash, ModelKind, Stage, Tenant, TenantSource};
+use crate::config::plan::{BudgetPeriod, Collection, KeyHash, ModelKind, Position, Stage, Tenant, TenantSource};
 use crate::config::problem::Report;
 use crate::config::tree::Origin;
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
@@ -14,7 +14,7 @@ use crate::pure::class::TrafficClass;
 pub(super) fn build(
     entries: &[Fields],
     models: &[ModelEntry],
-    collections: &[Collection],
+    collections: &[Arc<Collection>],
     report: &mut Report,
 ) -> Vec<Arc<Tenant>> {
     let mut tenants: Vec<Arc<Tenant>> = Vec::with_capacity(entries.len());
@@ -91,7 +91,7 @@ fn keys(fields: &Fields, owners: &mut HashMap<[u8; 32], TenantId>, report: &mut 
 fn allowed_models(
     fields: &Fields,
     models: &[ModelEntry],
-    collections: &[Collection],
+    collections: &[Arc<Collection>],
     report: &mut Report,
 ) -> Option<Vec<ModelName>> {
     let listed = fields.texts("models");
@@ -100,6 +100,17 @@ fn allowed_models(
     }
     if listed.iter().any(|(name, _)| *name == "*") {
         return None;
+    }
+    let may = |name: &str| listed.iter().any(|(listed, _)| *listed == name);
+    for collection in collections.iter().filter(|one| may(one.from.as_str()) != may(one.to.as_str())) {
+        if !may(&collection.name) {
+            let text = format!(
+                "one model of the collection \"{0}\" and not the other, so its requests are refused to this tenant; add \
+                 \"{0}\"",
+                collection.name
+            );
+            fields.warning(report, "models", text);
+        }
     }
     for (name, at) in &listed {
         let known = find(models, name).is_some() || collections.iter().any(|collection| collection.name == *name);
@@ -111,8 +122,8 @@ fn allowed_models(
     Some(listed.into_iter().map(|(name, _)| ModelName::from(name)).collect())
 }
 
-pub(super) fn collections(entries: &[Fields], models: &[ModelEntry], report: &mut Report) -> Vec<Collection> {
-    let mut collections: Vec<Collection> = Vec::new();
+pub(super) fn collections(entries: &[Fields], models: &[ModelEntry], report: &mut Report) -> Vec<Arc<Collection>> {
+    let mut collections: Vec<Arc<Collection>> = Vec::new();
     for fields in entries {
         let name = fields.text("name");
         if !name.is_empty() && collections.iter().any(|other| other.name == name) {
@@ -122,35 +133,67 @@ pub(super) fn collections(entries: &[Fields], models: &[ModelEntry], report: &mu
             let right = "clients ask for a collection by its name, so no model may have it";
             fields.problem(report, "name", format!("\"{name}\" is a model's name"), right);
         }
-        for key in ["from", "to"] {
-            let Some(model) = fields.opt_text(key) else { continue };
-            match find(models, model) {
-                None => {
-                    let right = unknown_model_hint(models, model);
-                    fields.problem(report, key, format!("no model is called \"{model}\""), right);
-                }
-                Some(found) if found.model.kind != ModelKind::Embedding => {
-                    fields.problem(report, key, format!("\"{model}\" makes no vectors"), "name an embedding model");
-                }
-                Some(_) => {}
-            }
+        if name.contains(['/', '?', '#', '%']) || name.len() > LONGEST_COLLECTION {
+            let right =
+                "it stands in paths of the admin side and in X-Collection: at most 128 characters, without / ? # %";
+            fields.problem(report, "name", format!("\"{name}\" is not usable as a collection's name"), right);
         }
-        let (from, to) = (fields.text("from"), fields.text("to"));
-        if from == to && !from.is_empty() {
-            fields.problem(report, "to", format!("\"{to}\" is where it comes from"), "name another model than `from`");
+        let (from, to) = (model_of(fields, "from", models, report), model_of(fields, "to", models, report));
+        if let (Some(from), Some(to)) = (from, to) {
+            check_pair(fields, from, to, report);
         }
-        collections.push(Collection {
+        collections.push(Arc::new(Collection {
             name: name.to_owned(),
-            from: ModelName::from(from),
-            to: ModelName::from(to),
-            stage: match fields.text("stage") {
-                "backfill" => Stage::Backfill,
-                "canary" => Stage::Canary,
-                "new" => Stage::New,
-                _ => Stage::Old,
-            },
-            canary: fields.number("canary"),
-        });
+            from: ModelName::from(fields.text("from")),
+            to: ModelName::from(fields.text("to")),
+            position: position(fields, report),
+        }));
     }
     collections
+}
+
+/// Longest name of a collection: what `X-Collection` takes.
+const LONGEST_COLLECTION: usize = 128;
+
+/// The embedding model that `key` names.
+fn model_of<'a, 'b>(
+    fields: &Fields,
+    key: &str,
+    models: &'b [ModelEntry<'a>],
+    report: &mut Report,
+) -> Option<&'b ModelEntry<'a>> {
+    let name = fields.opt_text(key)?;
+    let Some(found) = find(models, name) else {
+        fields.problem(report, key, format!("no model is called \"{name}\""), unknown_model_hint(models, name));
+        return None;
+    };
+    if found.model.kind != ModelKind::Embedding {
+        fields.problem(report, key, format!("\"{name}\" makes no vectors"), "name an embedding model");
+        return None;
+    }
+    Some(found)
+}
+
+fn check_pair(fields: &Fields, from: &ModelEntry, to: &ModelEntry, report: &mut Report) {
+    let name = &to.model.name;
+    if from.model.name == *name {
+        fields.problem(report, "to", format!("\"{name}\" is where it comes from"), "name another model than `from`");
+    } else if from.model.space == to.model.space {
+        let space = &to.model.space;
+        let right = "a move within one space needs no collection: list both at the upstreams";
+        fields.problem(report, "to", format!("\"{name}\" is of the same space \"{space}\" as `from`"), right);
+    }
+}
+
+fn position(fields: &Fields, report: &mut Report) -> Position {
+    let stage = Stage::parse(fields.text("stage")).unwrap_or(Stage::Old);
+    let canary = fields.number("canary");
+    if canary > 0.0 && stage != Stage::Canary {
+        let right = "set stage = \"canary\", or remove it";
+        fields.problem(report, "canary", format!("means nothing in stage \"{}\"", stage.as_str()), right);
+    }
+    if canary == 0.0 && stage == Stage::Canary {
+        fields.warning(report, "canary", "0: no query goes to the new model");
+    }
+    Position::new(stage, canary)
 }

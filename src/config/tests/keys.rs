@@ -119,7 +119,7 @@ fn secrets_come_from_one_readable_source() {
     std::fs::write(&file, "sk-file\n").expect("written");
     let plan = plan(&with(&format!("{{ file = {:?} }}", file.display().to_string())), &[]);
     assert_eq!(plan.upstreams[0].api_key.as_ref().map(|key| key.expose()), Some("sk-file"));
-    assert!(!plan.describe().contains("sk-file") && !format!("{plan:?}").contains("sk-file"));
+    assert!(!plan.describe(Wall(0)).contains("sk-file") && !format!("{plan:?}").contains("sk-file"));
     std::fs::write(&file, "\n").expect("written");
     let problems = load_text(&with(&format!("{{ file = {:?} }}", file.display().to_string())), &[]);
     assert!(problems.expect_err("empty").to_string().contains("is empty; write the secret into it"));
@@ -151,9 +151,6 @@ fn what_is_not_there_yet_says_so() {
              kind = \"chat\"\nprice_usd_per_million_tokens = \"1\"\noutput_price_usd_per_million_tokens = \"1\"\n\
              [[upstreams]]\nid = \"v\"\nprovider = \"anthropic\"\nbase_url = \"http://v:8000\"\nserves = [{ model = \"gpt\" }]\n",
         ),
-        &[
-            "t.toml:23: collections: collections are not available yet; remove it",
-            "t.toml:26: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model",
-        ],
+        &["t.toml:26: collections[0].to (c): \"gpt\" makes no vectors; name an embedding model"],
     );
 }

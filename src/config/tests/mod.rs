@@ -8,6 +8,7 @@ mod together;
 
 use super::plan::Plan;
 use super::{Environment, Problems, Source, load};
+use crate::pure::time::Wall;
 
 /// A small configuration without a fault; tests add to it. Its tables end with a tenant.
 const VALID: &str = r#"[[models]]

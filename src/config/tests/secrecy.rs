@@ -33,7 +33,7 @@ proptest! {
         let text = mangle(&text(), a, b, cut);
         let source = Source::Text { name: "t.toml".to_owned(), text: text.clone() };
         let shown = match load(&source, &empty()) {
-            Ok(plan) => format!("{} {plan:?} {source:?}", plan.describe()),
+            Ok(plan) => format!("{} {plan:?} {source:?}", plan.describe(Wall(0))),
             Err(problems) => format!("{problems} {problems:?} {source:?}"),
         };
         prop_assert!(!shown.contains(SECRET), "{text}\n{shown}");

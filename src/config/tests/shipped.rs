@@ -80,13 +80,12 @@ fn the_default_file_holds_every_key_at_its_default() {
 }
 
 #[test]
-fn the_examples_are_right_but_for_what_is_not_there_yet() {
+fn the_examples_are_right() {
     let text = with_examples();
-    let problems = load_text(&text, &[("OPENAI_API_KEY", "k")]).expect_err("collections").0;
-    for problem in &problems {
-        let expected = problem.what.ends_with("not available yet") || problem.key == "collections[0].to";
-        assert!(expected, "{problem}");
-    }
+    // The example of a collection names a model that the file does not serve.
+    let problems = load_text(&text, &[("OPENAI_API_KEY", "k")]).err().map(|problems| problems.0).unwrap_or_default();
+    let others: Vec<_> = problems.iter().filter(|problem| problem.key != "collections[0].to").collect();
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]
@@ -210,7 +209,7 @@ tenants
     );
     let squeeze =
         |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
-    assert_eq!(squeeze(&plan.describe()), squeeze(&expected));
+    assert_eq!(squeeze(&plan.describe(Wall(0))), squeeze(&expected));
 }
 
 /// A file that ships for a container: its secrets lie in files, which are `folder`'s here.

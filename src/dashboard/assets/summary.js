@@ -3,6 +3,8 @@
 import { CLASS_NAMES, ago, burn, clock, count, el, line, ms, percent, rate, say, tinyMoney } from "./format.js";
 
 const FAILING = 0.05;
+const RETIRES_SOON_DAYS = 365;
+const RETIRES_NOW_DAYS = 30;
 
 /** Start of the unbroken run of points, up to the newest, for which `bad` holds; Unix ms, or null. */
 function since(series, column, bad) {
@@ -24,6 +26,12 @@ export function upstreamTrouble(upstream) {
   return null;
 }
 
+function retirement(one) {
+  const where = one.upstream === null ? "" : ` at ${one.upstream}`;
+  const when = one.days_left < 0 ? "is over" : `${count(one.days_left)} ${one.days_left === 1 ? "day" : "days"} left`;
+  return `${one.model}${where} on ${one.on}, ${when}`;
+}
+
 function listed(items, most, write) {
   const shown = items.slice(0, most).map(write).join("; ");
   return items.length > most ? `${shown}; and ${count(items.length - most)} more` : shown;
@@ -36,6 +44,7 @@ export function judge(snapshot, tenants, series) {
   const failed = search.count ? search.errors / search.count : 0;
   const slow = (search.p95_ms ?? 0) > line95 || (search.p99_ms ?? 0) > line99;
   const troubled = snapshot.upstreams.filter((upstream) => upstreamTrouble(upstream));
+  const retiring = snapshot.retirements.filter((one) => one.days_left <= RETIRES_SOON_DAYS);
   const burning = objectives.filter((objective) => objective.urgency !== "calm");
   const facts = [];
 
@@ -50,6 +59,8 @@ export function judge(snapshot, tenants, series) {
   } else if (slow) {
     [state, title] = ["bad", "Search is slow"];
     start = since(series, "p95", (value) => value > line95) ?? since(series, "p99", (value) => value > line99);
+  } else if (snapshot.retirements.some((one) => one.days_left <= RETIRES_NOW_DAYS)) {
+    [state, title] = ["warn", "A model in use is about to be retired"];
   } else if (search.count === 0) {
     [state, title] = ["idle", "No search traffic right now"];
   } else if (troubled.length > 0 || burning.length > 0) {
@@ -75,6 +86,7 @@ export function judge(snapshot, tenants, series) {
   if (burning.length > 0) {
     facts.push(["Error budget", listed(burning, 3, (objective) => `${objective.name.replace("_", " ")} burns ${objective.urgency === "fast" ? "fast" : "slowly"}, ${percent(objective.budget_remaining)} left`)]);
   }
+  if (retiring.length > 0) facts.push(["Retires", listed(retiring, 3, retirement)]);
   return { state, title, facts };
 }
 

@@ -159,6 +159,11 @@ export const COLLECTIONS = {
     },
     { key: "tokens", label: "Tokens old / new", numeric: true, value: (row) => row.new.tokens, text: (row) => `${short(row.old.tokens)} / ${short(row.new.tokens)}` },
     { key: "cost", label: "Cost old / new", numeric: true, value: (row) => Number(row.new.cost), text: (row, context) => `${money(row.old.cost, "").trim()} / ${money(row.new.cost, context.currency)}` },
+    {
+      key: "left", label: "Documents left, cost", numeric: true, value: (row) => (row.cost_left === null ? -1 : Number(row.cost_left)),
+      text: (row, context) => (row.cost_left === null ? "no price" : money(row.cost_left, context.currency)),
+    },
+    { key: "since", label: "Since", numeric: true, value: (row) => row.since_ms, text: (row, context) => ago(row.since_ms, context.at) },
   ],
 };
 

@@ -39,6 +39,7 @@ impl Feed for Fixed {
                 cost_per_query: 0.0,
             }],
             collections: Vec::new(),
+            retirements: Vec::new(),
             events: Vec::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod cache;
+pub(crate) mod collections;
 mod gate;
 mod status;
 mod tenants;
@@ -47,7 +48,12 @@ pub fn routes(config: &mut ServiceConfig) {
         .service(resource("/admin/usage").route(web::get().to(usage::report)))
         .service(resource("/admin/audit").route(web::get().to(audit::list)))
         .service(resource("/admin/cache").route(web::delete().to(cache::clear)))
-        .service(resource("/admin/collections").route(web::get().to(status::collections)))
+        .service(resource("/admin/collections").route(web::get().to(collections::list)))
+        .service(
+            resource("/admin/collections/{name}")
+                .route(web::get().to(collections::one))
+                .route(web::put().to(collections::change)),
+        )
         .service(resource("/admin/upstreams").route(web::get().to(upstreams::list)))
         .service(resource("/admin/upstreams/{id}/{order}").route(order));
 }
@@ -128,6 +134,10 @@ fn change_error(change: Change) -> ApiError {
         Change::NotKept => {
             ApiError::new(Code::StoreUnavailable, "the ledger cannot take the change now; nothing was changed")
         }
+        Change::Unheard => ApiError::new(
+            Code::StoreUnavailable,
+            "the shared store did not answer, so the change may take effect or not: look again in two seconds",
+        ),
         Change::Doubtful => {
             ApiError::new(Code::StoreUnavailable, "the change is in force, but the disk has not confirmed it")
         }

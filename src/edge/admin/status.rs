@@ -4,10 +4,12 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::{Value, json};
 
 use super::{Answer, done, gate, shown};
+use crate::clock;
 use crate::config::Problems;
+use crate::config::plan::{Plan, Retirement};
 use crate::error::{ApiError, Code};
 use crate::gateway::Gateway;
-use crate::pure::utc::Stamp;
+use crate::pure::utc::{Day, Stamp};
 
 /// `GET /admin/status`: the version that runs, and what the last reload came to.
 pub(super) async fn status(request: HttpRequest) -> HttpResponse {
@@ -34,11 +36,6 @@ pub(super) async fn reload(request: HttpRequest) -> HttpResponse {
     shown(&request, answer.await)
 }
 
-/// `GET /admin/collections`.
-pub(super) async fn collections(request: HttpRequest) -> HttpResponse {
-    shown(&request, gate::authorize(&request).and_then(|_| done(json!({ "collections": [] }))))
-}
-
 fn describe(gateway: &Gateway) -> Result<Value, ApiError> {
     let status = serde_json::to_value(gateway.status())
         .map_err(|_| ApiError::new(Code::Internal, "the status could not be written"))?;
@@ -51,8 +48,19 @@ fn describe(gateway: &Gateway) -> Result<Value, ApiError> {
         "draining": gateway.lifecycle.is_draining(),
         "in_flight": gateway.lifecycle.in_flight(),
         "warnings": running.plan.warnings,
+        "retirements": retirements(&running.plan),
         "reloads": status,
     }))
+}
+
+/// Models that will be retired.
+fn retirements(plan: &Plan) -> Vec<Value> {
+    let now = clock::wall();
+    let one = |one: &Retirement| {
+        let on = Day(one.on).to_string();
+        json!({ "model": one.model, "upstream": one.upstream, "on": on, "days_left": one.days_left(now) })
+    };
+    plan.retirements.iter().map(one).collect()
 }
 
 /// The problems where a person reads them, one a line, and where a program does.

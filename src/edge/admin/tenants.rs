@@ -25,7 +25,8 @@ pub(super) async fn list(request: HttpRequest) -> HttpResponse {
     let answer = async {
         gate::authorize(&request)?;
         let gateway = &crate::edge::worker(&request)?.gateway;
-        gateway.catch_up(clock::mono()).await;
+        // Where news are still being put in force, what is known is shown.
+        let _known = gateway.catch_up(clock::mono()).await;
         let running = gateway.running.load_full();
         let sorted: BTreeMap<_, _> = running.tenants.iter().collect();
         let mut list = Vec::with_capacity(sorted.len());
@@ -165,7 +166,7 @@ fn only(body: &Value, known: &[&'static str]) -> Result<(), ApiError> {
 }
 
 async fn described(gateway: &Gateway, id: &TenantId) -> Result<Value, ApiError> {
-    gateway.catch_up(clock::mono()).await;
+    let _known = gateway.catch_up(clock::mono()).await;
     let tenant = gateway.running.load().tenants.get(id).cloned().ok_or_else(|| unknown(id))?;
     describe(gateway, &tenant).await
 }

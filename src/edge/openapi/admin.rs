@@ -92,7 +92,16 @@ const OPERATIONS: &[Operation] = &[
     ]),
     operation("delete", "/admin/cache", "Forgets cached vectors and scores")
         .asks(&[("model", "Only of this model"), ("tenant", "Only of this tenant")]),
-    operation("get", "/admin/collections", "Collections and the stages of their migrations"),
+    operation("get", "/admin/collections", "Collections, how far each has moved, and what each model did for it")
+        .answers("CollectionList"),
+    operation("get", "/admin/collections/{name}", "One collection").answers("Collection"),
+    operation(
+        "put",
+        "/admin/collections/{name}",
+        "Moves a collection on or back, in force for the next request; kept over restarts and shared with replicas",
+    )
+    .takes("Stage")
+    .answers("Collection"),
     operation("get", "/admin/upstreams", "Every upstream with its breaker, buckets and queue"),
     operation(
         "post",

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::config::plan::BudgetPeriod;
+use crate::config::plan::{BudgetPeriod, Stage};
 use crate::dialects::ClientDialect::{
     self, Anthropic, Azure, CohereV1, CohereV2, Jina, Ollama, OllamaLegacy, OpenAi, Tei, TeiOpenAi, Voyage,
 };
@@ -342,12 +342,88 @@ pub(super) fn shared() -> Value {
             "additionalProperties": false,
             "properties": { "amount": amount(), "idempotency_key": { "type": "string", "minLength": 1 } },
         },
+        "Stage": {
+            "type": "object",
+            "required": ["stage"],
+            "additionalProperties": false,
+            "properties": {
+                "stage": { "enum": Stage::ALL.map(Stage::as_str) },
+                "canary": {
+                    "type": "number",
+                    "minimum": 0,
+                    "maximum": 1,
+                    "description": "Share of queries to the new model: required in stage `canary`, and only there",
+                },
+            },
+        },
+        "Collection": collection(amount()),
+        "CollectionList": {
+            "type": "object",
+            "required": ["collections"],
+            "properties": { "collections": { "type": "array", "items": reference("Collection") } },
+        },
         "NewKey": object(
             &["tenant", "key", "fingerprint"],
             &[("tenant", Text), ("key", Text), ("fingerprint", Text), ("created", Text), ("replicas", Object)],
         ),
         // On which replicas a change is in force, where they share tenants.
         "Replicas": object(&["confirmed", "silent"], &[("confirmed", Texts), ("silent", Texts)]),
+    })
+}
+
+/// A collection as the admin side tells of it.
+fn collection(amount: Value) -> Value {
+    let whole = || json!({ "type": "integer", "minimum": 0 });
+    let share = || json!({ "type": ["number", "null"], "minimum": 0, "maximum": 1 });
+    let amount_or_none = json!({ "anyOf": [amount.clone(), { "type": "null" }] });
+    let counts = json!({
+        "requests": whole(), "items": whole(), "cached_items": whole(), "tokens": whole(), "cost": amount,
+        "share": share(),
+    });
+    let side = || {
+        json!({
+            "type": "object",
+            "required": ["model", "requests", "items", "tokens", "cost", "share", "by_class"],
+            "properties": {
+                "model": { "type": "string" },
+                "requests": whole(), "items": whole(), "cached_items": whole(), "tokens": whole(),
+                "cost": { "type": "string" },
+                "share": share(),
+                "by_class": {
+                    "type": "object",
+                    "additionalProperties": { "type": "object", "properties": counts },
+                },
+            },
+        })
+    };
+    json!({
+        "type": "object",
+        "required": ["name", "from", "to", "stage", "canary", "since", "set_by", "progress", "reembedding"],
+        "properties": {
+            "name": { "type": "string" },
+            "from": { "type": "string" },
+            "to": { "type": "string" },
+            "spaces": object(&[], &[("from", Holds::Text), ("to", Holds::Text)]),
+            "stage": { "enum": Stage::ALL.map(Stage::as_str) },
+            "canary": { "type": "number", "minimum": 0, "maximum": 1 },
+            "since": { "type": "string", "format": "date-time" },
+            "set_by": { "type": "string", "description": "`configuration`, or by which right it was set" },
+            "revision": whole(),
+            "configured": object(&[], &[("stage", Holds::Text), ("canary", Holds::Number)]),
+            "known": { "type": "boolean", "description": "False until stages that replicas share were read" },
+            "counted_before": { "type": "boolean", "description": "Whether use before it was configured is counted" },
+            "progress": { "type": "object", "properties": { "from": side(), "to": side() } },
+            "reembedding": {
+                "type": "object",
+                "properties": {
+                    "tokens": whole(), "tokens_done": whole(), "tokens_left": whole(),
+                    "price_per_million_tokens": amount_or_none,
+                    "currency": { "type": "string" },
+                    "cost": amount_or_none, "cost_left": amount_or_none,
+                    "how": { "type": "string" },
+                },
+            },
+        },
     })
 }
 
@@ -359,7 +435,11 @@ pub(super) fn request_headers() -> Value {
     let classes: Vec<&str> = classes.into_iter().map(TrafficClass::as_str).collect();
     json!([
         header("X-Traffic-Class", "What the request is for", json!({ "enum": classes })),
-        header("X-Collection", "The collection it belongs to", json!({ "type": "string", "maxLength": 128 })),
+        header(
+            "X-Collection",
+            "The collection it belongs to; a configured one's stage decides which model answers",
+            json!({ "type": "string", "maxLength": 128 })
+        ),
         header("X-Request-Id", "Kept if it is 1 to 128 letters, digits and -_.:", text()),
         header("traceparent", "W3C trace context, passed on to the upstream", text()),
         header("Cache-Control", "`no-cache`: look nothing up; `no-store`: keep nothing", text()),

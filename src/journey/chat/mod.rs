@@ -231,7 +231,7 @@ async fn opened(
     {
         let _stage = call.context.trace.stage("admit");
         let costs = |route: &Route| bounds::cost(&route.prices, 1, 1) > Money::ZERO;
-        admit::check_funds(&call.context, call.routes().iter().any(costs)).await?;
+        admit::check_funds(&call.context, || call.routes().iter().any(costs)).await?;
     }
     open::open(worker, call, gone, tally).await
 }

@@ -39,10 +39,10 @@ const KEYS: [&str; 5] = ["entries", "order", "state", "replicas", "heard"];
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// For so long after it asked a replica lets requests in without asking again.
-const FRESH: Duration = Duration::from_millis(1_000);
+const FRESH: Duration = Duration::from_millis(2_000);
 
 /// For so long a replica's word holds; the difference to [`FRESH`] bears what two clocks may differ in that time.
-const WORD: Duration = Duration::from_millis(1_500);
+const WORD: Duration = Duration::from_millis(3_000);
 
 /// Whoever makes a change looks this often whether all have it.
 const HEARD_EVERY: Duration = Duration::from_millis(10);
@@ -50,8 +50,11 @@ const HEARD_EVERY: Duration = Duration::from_millis(10);
 /// A replica that needs longer to put a change in force is a fault, not a matter of waiting.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
-/// A request that must wait for news looks this often whether the server is gone.
+/// Whoever must wait for news looks this often whether the server is gone.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Whoever waits for the keeper's step waits this much longer than it, to know how it ended.
+const GRACE: Duration = Duration::from_millis(25);
 
 /// Entries in one step.
 const STEP: usize = 200;
@@ -82,6 +85,17 @@ pub struct Heard {
     pub confirmed: Vec<String>,
     /// Replicas that have not been heard of since; they ask before they let anybody in.
     pub silent: Vec<String>,
+}
+
+/// How far what is in force may be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is what all replicas know.
+    Fresh,
+    /// The server does not answer: it is what this replica knows, and there is no more to know.
+    Alone,
+    /// The server answers, and what it said is still being put in force.
+    Behind,
 }
 
 /// What became of a change.
@@ -147,25 +161,26 @@ impl SharedDirectory {
         started.0 < self.fresh_until.load(Ordering::Acquire)
     }
 
-    /// Waits until a request that began at `started` may be let in: until what is in force is fresh, or the server is
-    /// gone. No longer than a step takes.
+    /// Waits until what is in force is fresh at `time`, or the server is gone, for a step's time at most or for `most`.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn catch_up(&self, started: Mono) {
+    pub async fn catch_up(&self, time: Mono, most: Option<Duration>) -> Standing {
         let mut refreshed = self.refreshed.subscribe();
         self.wake.notify_one();
         let caught_up = async {
-            while !self.is_fresh(started) && !self.link.is_gone() {
+            while !self.is_fresh(time) && !self.link.is_gone() {
                 tokio::select! {
                     _ = refreshed.changed() => {}
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                 }
             }
         };
-        if tokio::time::timeout(self.link.limit(), caught_up).await.is_err() {
-            // Nobody who waited here waits for the server again.
-            self.link.was_silent(StoreName::RedisLedger);
+        let in_time = tokio::time::timeout(most.unwrap_or(self.link.limit() + GRACE), caught_up).await.is_ok();
+        match (in_time && self.is_fresh(time), self.link.is_answering()) {
+            (true, _) => Standing::Fresh,
+            (false, false) => Standing::Alone,
+            (false, true) => Standing::Behind,
         }
     }
 
@@ -254,11 +269,6 @@ impl SharedDirectory {
 
     async fn pass(&self, known: &mut Known) -> Result<(), StoreDown> {
         let arrivals = self.link.arrivals();
-        if arrivals != known.arrivals {
-            // It may have lost what it knew, and this replica may have changed something alone meanwhile.
-            self.offer().await?;
-            known.arrivals = arrivals;
-        }
         loop {
             let asked = clock::mono();
             let word = WORD.as_millis().to_string();
@@ -267,10 +277,12 @@ impl SharedDirectory {
             match words.first().map(String::as_str) {
                 Some("empty") => {
                     self.offer().await?;
+                    known.arrivals = arrivals;
                     continue;
                 }
                 Some("anew") => {
-                    *known = Known { epoch: words.get(1).cloned().unwrap_or_default(), version: 0, arrivals };
+                    let epoch = words.get(1).cloned().unwrap_or_default();
+                    *known = Known { epoch, version: 0, arrivals: known.arrivals };
                     continue;
                 }
                 Some("ok") => {}
@@ -287,6 +299,12 @@ impl SharedDirectory {
             if complete {
                 self.fresh_until.store(asked.plus(FRESH).0, Ordering::Release);
                 self.refreshed.send_replace(());
+            }
+            if complete && !news && arrivals != known.arrivals {
+                // It has come back: it may have lost something, and this replica may have changed something alone.
+                self.offer().await?;
+                known.arrivals = arrivals;
+                continue;
             }
             if complete && !news {
                 return Ok(());

@@ -128,6 +128,11 @@ impl Link {
         *self.health.lock() != Health::Down
     }
 
+    /// Whether steps are sent: it answers, as far as is known.
+    pub fn is_answering(&self) -> bool {
+        *self.health.lock() == Health::Up
+    }
+
     /// Whether the server was looked for and is not there.
     pub fn is_gone(&self) -> bool {
         !self.is_up() && self.looked.load(Ordering::Acquire)
@@ -190,11 +195,6 @@ impl Link {
         }
         self.saw(step, store);
         result
-    }
-
-    /// Somebody has waited for the server in vain for as long as a step may take, other than by a step of his own.
-    pub fn was_silent(&self, store: StoreName) {
-        self.saw(Step::Silent, store);
     }
 
     fn saw(&self, step: Step, store: StoreName) {

@@ -4,6 +4,7 @@
 //! - [`link`]: connections, a time limit for every step, and their upkeep
 //! - [`quota`]: limits per minute
 //! - [`directory`]: tenants and keys made on the admin side
+//! - [`stages`]: how far collections have moved
 //! - [`script`]: the one script behind every change of a balance, and what it answers
 //! - [`ledger`]: accounts at the server, [`hold`] and [`settle`] what requests do to them
 //! - [`upkeep`]: what runs beside requests: records out to the stream and back into the journal, leases, recovery
@@ -19,6 +20,7 @@ pub mod link;
 pub mod quota;
 pub mod script;
 pub mod settle;
+pub mod stages;
 pub mod upkeep;
 
 mod outbox;

@@ -40,6 +40,7 @@ pub mod support {
             ],
             upstreams: vec![UpstreamId::from("u1"), UpstreamId::from("u2")],
             tenants: vec![TenantId::from("acme"), TenantId::from("zeta")],
+            collections: vec![("handbook".to_owned(), [ModelName::from("e5"), ModelName::from("e6")])],
             currency: "EUR".to_owned(),
         }
     }
