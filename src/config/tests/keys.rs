@@ -20,7 +20,7 @@ fn unknown_keys_are_refused_with_the_nearest_known_name() {
             "t.toml:13: tenants[0].tmp (t): no such key; did you mean `tpm`?",
             "t.toml:14: tenants[0].base_url (t): no such key; `base_url` belongs under [[upstreams]]",
             "t.toml:15: tenants[0].colour (t): no such key; the keys here are id, key_sha256, budget, budget_period, \
-             tpm, rpm, weight, class, models, serve_cached_when_exhausted",
+             tpm, rpm, max_concurrency, weight, class, models, serve_cached_when_exhausted",
             "t.toml:16: sever: no such section; did you mean `server`?",
             "t.toml:19: retry.breaker: no such key; `breaker` belongs under [[upstreams]]",
         ],
