@@ -20,8 +20,7 @@ use super::events::Events;
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, LabelPlan, MachineName, Objective, Quantile, StoreName,
 };
-use super::lines::Lines;
-use super::logs::{self, TelemetryGuard};
+use super::logs::{self, RequestLog, TelemetryGuard};
 use super::metrics::Metrics;
 use super::timeline::Timeline;
 use super::traces::RequestTrace;
@@ -40,8 +39,7 @@ pub struct Telemetry {
     /// What people should hear of.
     pub events: Events,
     exports: bool,
-    /// Where requests are logged as JSON; `None`: as any other event.
-    pub(super) request_lines: Option<Lines>,
+    pub(super) request_log: RequestLog,
     guard: Mutex<TelemetryGuard>,
 }
 
@@ -51,8 +49,8 @@ impl Telemetry {
         let guard = logs::init();
         let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
         let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
-        let (exports, request_lines) = (guard.exports(), guard.json_lines().cloned());
-        Arc::new(Telemetry { metrics, events, exports, request_lines, guard: Mutex::new(guard) })
+        let (exports, request_log) = (guard.exports(), guard.request_log());
+        Arc::new(Telemetry { metrics, events, exports, request_log, guard: Mutex::new(guard) })
     }
 
     /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only where

@@ -63,7 +63,7 @@ fn lanes(array: &[u8]) -> Option<usize> {
 const WINDOW: usize = 24;
 
 /// The place of the next number, if one of the usual form begins at `at` and another follows it: perhaps a minus, one
-/// digit, a point, digits, a comma, perhaps a blank. 0: it is of another form, or of none.
+/// digit, a point, digits, a comma, perhaps blanks. 0: it is of another form, or of none.
 #[inline]
 fn quick(array: &[u8], at: usize) -> usize {
     let Some(&[a, b, c]) = array.get(at..).and_then(|rest| rest.as_chunks::<8>().0.first_chunk::<3>()) else {
@@ -74,8 +74,7 @@ fn quick(array: &[u8], at: usize) -> usize {
     let fraction = (!(digits >> 2)).trailing_zeros() as usize;
     let end = at + sign + 2 + fraction;
     let usual = digits & 0b11 == 0b01 && a[sign + 1] == b'.' && fraction > 0 && array.get(end) == Some(&b',');
-    let next = end + 1 + usize::from(array.get(end + 1) == Some(&b' '));
-    if usual { next } else { 0 }
+    if usual { blank(array, end + 1) } else { 0 }
 }
 
 /// The digits of eight bytes, as bits: the first byte is the lowest.
