@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use vectorgate::clock;
 use vectorgate::config::plan::Slo;
 use vectorgate::dashboard::feed::{
-    BucketView, ClassHistory, ClassView, CollectionView, DashboardSnapshot, Feed, History, LastError, Serving,
-    ShareView, SloView, TenantView, TotalsView, UpstreamView,
+    BucketView, ClassHistory, ClassView, CollectionView, DashboardSnapshot, Feed, History, LastError, RetirementView,
+    Serving, ShareView, SloView, TenantView, TotalsView, UpstreamView,
 };
 use vectorgate::dashboard::http::{AdminAuth, Dashboard, configure};
 use vectorgate::ids::{TenantId, UpstreamId};
@@ -217,10 +217,10 @@ impl MadeUp {
                     to: "text-embedding-3-large".to_owned(),
                     stage,
                     canary,
-                    since_ms: clock::wall().0 - 3_600_000,
+                    since_ms: clock::wall().0 - 3_720_000,
                     old: share(old),
                     new: share(new),
-                    cost_left: Some("3.2718".to_owned()),
+                    cost_left: Some("12.403".to_owned()),
                 }
             })
             .collect()
@@ -306,7 +306,12 @@ impl Feed for MadeUp {
             upstreams: (0..100).map(|at| self.upstream(at, wall)).collect(),
             tenants: (0..1_000).map(|at| self.tenant(at)).collect(),
             collections: self.collections(),
-            retirements: Vec::new(),
+            retirements: vec![RetirementView {
+                model: "text-embedding-3-small".to_owned(),
+                upstream: Some("azure-1".to_owned()),
+                on: "2028-02-09".to_owned(),
+                days_left: 240,
+            }],
             events: self.timeline.since(0, 300),
         }
     }

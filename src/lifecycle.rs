@@ -25,7 +25,33 @@ pub struct Lifecycle {
 
 /// A request that is in the process; leaves when dropped.
 #[derive(Debug)]
-pub struct InFlight(Arc<Lifecycle>);
+pub struct InFlight {
+    lifecycle: Arc<Lifecycle>,
+    place: Option<Arc<Place>>,
+}
+
+/// How many requests of one tenant are inside, of those that came while it had a limit.
+#[derive(Debug, Default)]
+pub struct AtOnce(AtomicUsize);
+
+/// A place among a tenant's requests; free again when dropped.
+#[derive(Debug)]
+pub struct Place(Arc<AtOnce>);
+
+impl AtOnce {
+    /// A place, unless `limit` are taken.
+    pub fn take(self: &Arc<Self>, limit: usize) -> Option<Place> {
+        let place = Place(Arc::clone(self));
+        let before = self.0.fetch_add(1, Ordering::AcqRel);
+        (before < limit).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl Lifecycle {
     /// Lets a request in.
@@ -38,7 +64,7 @@ impl Lifecycle {
                 .retry_after(Some(Duration::from_secs(1))));
         }
         let before = self.in_flight.fetch_add(1, Ordering::AcqRel);
-        let inside = InFlight(Arc::clone(self));
+        let inside = InFlight { lifecycle: Arc::clone(self), place: None };
         if before >= MAX_IN_FLIGHT {
             return Err(ApiError::new(Code::Overloaded, "the gateway has as many requests as it may")
                 .retry_after(Some(Duration::from_secs(1))));
@@ -99,17 +125,42 @@ pub fn cut_error() -> ApiError {
 }
 
 impl InFlight {
+    /// Keeps its tenant's place as long as it is inside.
+    #[must_use]
+    pub fn holding(mut self, place: Option<Place>) -> InFlight {
+        self.place = place.map(Arc::new);
+        self
+    }
+
     /// The same request once more: it stays inside until both are dropped.
     pub fn again(&self) -> InFlight {
-        self.0.in_flight.fetch_add(1, Ordering::AcqRel);
-        InFlight(Arc::clone(&self.0))
+        self.lifecycle.in_flight.fetch_add(1, Ordering::AcqRel);
+        InFlight { lifecycle: Arc::clone(&self.lifecycle), place: self.place.clone() }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if self.0.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
+        if self.lifecycle.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.lifecycle.idle.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_the_last_that_holds_it_is_gone() {
+        let (lifecycle, at_once) = (Arc::new(Lifecycle::default()), Arc::new(AtOnce::default()));
+        let inside = lifecycle.enter().expect("room").holding(at_once.take(1));
+        assert!(at_once.take(1).is_none(), "and a refused one takes none");
+        let again = inside.again();
+        drop(inside);
+        assert!(at_once.take(1).is_none());
+        drop(again);
+        assert!(at_once.take(1).is_some());
+        assert_eq!(lifecycle.in_flight(), 0);
     }
 }

@@ -9,6 +9,7 @@ pub mod collections;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use actix::Addr;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::config::plan::{Model, ModelKind, Plan, Prices, Tenant};
 use crate::edge::auth::KeyRing;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
+use crate::lifecycle::{AtOnce, Place};
 use crate::pure::money::UnitPrice;
 use crate::pure::token_estimate::{Correction, Estimate};
 use crate::store::redis::account::SharedAccount;
@@ -61,6 +63,22 @@ pub struct TenantRuntime {
     pub ledger: Addr<LedgerActor>,
     /// Its balance in the ledger that replicas share, where there is one; then the actor above owns its limits only.
     pub shared: Option<Shared>,
+    /// Its requests in this process.
+    pub at_once: Arc<AtOnce>,
+}
+
+impl TenantRuntime {
+    /// A place for one more request; nothing where there is no limit.
+    ///
+    /// # Errors
+    /// `tenant_rate_limited` when all are taken.
+    pub fn place(&self) -> Result<Option<Place>, ApiError> {
+        let Some(limit) = self.plan.max_concurrency else { return Ok(None) };
+        self.at_once.take(limit).map(Some).ok_or_else(|| {
+            let message = format!("the tenant has as many requests under way as it may: {limit}");
+            ApiError::new(Code::TenantRateLimited, message).retry_after(Some(Duration::from_secs(1)))
+        })
+    }
 }
 
 /// A tenant's account in the shared ledger.
@@ -161,6 +179,10 @@ impl Running {
         kind: ModelKind,
     ) -> Result<Arc<ModelRuntime>, ApiError> {
         let name = ModelName::from(name);
+        if kind != ModelKind::Embedding && self.collections.contains_key(name.as_str()) {
+            let message = format!("{:?} is a collection of embedding models: use /v1/embeddings", name.as_str());
+            return Err(ApiError::new(Code::InvalidInput, message).param("model"));
+        }
         let Some(model) = self.models.get(&name) else {
             let mut known: Vec<&str> = self.usable_models(tenant, kind).map(|model| model.plan.name.as_str()).collect();
             if kind == ModelKind::Embedding {

@@ -9,6 +9,7 @@ mod dialects;
 mod fuzz;
 mod hostile;
 mod journey;
+mod load;
 mod migration;
 mod money;
 mod observe;

@@ -40,7 +40,7 @@ pub struct RunArguments {
     /// Change a key of the scenario, such as gateway.quota.interactive_reserve=0 or traffic.queries.timeout_s=5
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Folder of the results [default: loadtest-results/NAME]
+    /// Folder of the results [default: loadtest-out/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// The gateway's program [default: the one beside this program, built first under `cargo run`]
@@ -91,7 +91,7 @@ pub fn list(arguments: &ListArguments) -> Result<(), Box<dyn Error>> {
 pub fn run(arguments: RunArguments) -> Result<(), Box<dyn Error>> {
     let folder = arguments.scenarios.clone().unwrap_or_else(find::bundled);
     let listed = find::find(&folder, &arguments.name)?;
-    let out = arguments.out.unwrap_or_else(|| Path::new("loadtest-results").join(&listed.name));
+    let out = arguments.out.unwrap_or_else(|| Path::new("loadtest-out").join(&listed.name));
     let options = run::Options {
         overrides: Overrides { set: arguments.set, duration_s: arguments.duration, rate: arguments.rate },
         target: arguments.target,

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use crate::clock;
 use crate::config::plan::Plan;
 use crate::config::{self, Environment, Source};
+use crate::pure::utc::Stamp;
+use crate::store::book::Book;
 use crate::store::copy;
 
 /// Checks the configuration at `path` (by default the one that `serve` takes) against the environment of this process.
@@ -27,12 +29,29 @@ pub fn run(path: Option<&Path>) -> ExitCode {
     }
 }
 
-/// The tenants that were made on the admin side, as the journal of this configuration knows them, and whose settings hold.
+/// What was done on the admin side, as the journal of this configuration knows it: it holds over the file.
 fn made_while_running(plan: &Plan) -> String {
-    let book = match copy::book(&plan.store.path) {
-        Ok(book) => book.unwrap_or_default(),
-        Err(error) => return format!("\nthe ledger could not be read for tenants made on the admin side: {error}\n"),
-    };
+    match copy::book(&plan.store.path) {
+        Ok(book) => {
+            let book = book.unwrap_or_default();
+            tenants(plan, &book) + &stages(plan, &book)
+        }
+        Err(error) => format!("\nthe ledger could not be read for what was done on the admin side: {error}\n"),
+    }
+}
+
+/// Stages that were set there for moves that the file names.
+fn stages(plan: &Plan, book: &Book) -> String {
+    let staged = plan.collections.iter().filter_map(|one| {
+        let staged = book.collections.0.get(&one.name)?.staged(&one.from, &one.to)?;
+        Some(format!("  {}  {} since {}\n", one.name, staged.position, Stamp(staged.at)))
+    });
+    let lines: String = staged.collect();
+    if lines.is_empty() { lines } else { format!("\nstages set on the admin side, which hold\n{lines}") }
+}
+
+/// The tenants that were made there, and whose settings hold.
+fn tenants(plan: &Plan, book: &Book) -> String {
     let mut lines = String::new();
     for (id, page) in &book.tenants {
         if page.created.is_none() && page.keys.is_empty() && page.revoked.is_empty() {

@@ -539,6 +539,8 @@ pub struct Tenant {
     pub tpm: Option<u64>,
     /// Its own requests per minute; `None`: no limit.
     pub rpm: Option<u64>,
+    /// Most of its requests at once in this process; `None`: no limit.
+    pub max_concurrency: Option<usize>,
     /// Its share of the batch queue, at least 1.
     pub weight: u32,
     /// Class of its keys; wins over what the request says.

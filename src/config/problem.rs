@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_has_no_indexes() {
+    fn a_path_names_each_place() {
         let path = Path::section("upstreams").index(12, Some("a")).key("serves").index(0, None).key("model");
         assert_eq!(path.key, "upstreams[12].serves[0].model");
     }

@@ -238,6 +238,7 @@ const TENANT: &[Key] = &[
     is("budget_period", Type::Choice(&["none", "day", "month"]), r#""none""#),
     is("tpm", PER_MINUTE, "0"),
     is("rpm", PER_MINUTE, "0"),
+    is("max_concurrency", Type::Int(0, 1_000_000), "0"),
     is("weight", Type::Int(1, 1_000_000), "1"),
     is("class", Type::Choice(CLASSES), r#""""#),
     is("models", Type::Texts, r#"["*"]"#),

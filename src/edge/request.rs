@@ -99,7 +99,8 @@ pub async fn identify(
 /// Admits a request to the gateway and finds out whose it is.
 ///
 /// # Errors
-/// 503 while shutting down, over the in-flight cap, or when no record of it could be kept; 401 without a known key.
+/// 503 while shutting down, over the in-flight cap, or when no record of it could be kept; 401 without a known key; 429 when
+/// the tenant has as many requests under way as it may.
 ///
 /// # Cancel safety
 /// Safe.
@@ -114,7 +115,7 @@ pub async fn enter(
     if owner.tenant.shared.as_ref().is_some_and(|shared| shared.ledger.is_full()) {
         return Err(refuse::no_room_for_records());
     }
-    let in_flight = worker.gateway.lifecycle.enter()?;
+    let in_flight = worker.gateway.lifecycle.enter()?.holding(owner.tenant.place()?);
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let directive = |name: &str| cache_control.split(',').any(|part| part.trim().eq_ignore_ascii_case(name));

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
 use crate::ids::{ModelName, TenantId, UpstreamId};
+use crate::lifecycle::AtOnce;
 use crate::pure::admission::Policy;
 use crate::pure::ledger::{Account, Standing, Terms};
 use crate::runtime::collections::{CollectionRuntime, Collections, Heard};
@@ -50,6 +51,7 @@ struct Balance {
     board: Arc<ledger::Board>,
     actor: Addr<LedgerActor>,
     shared: Option<Shared>,
+    at_once: Arc<AtOnce>,
 }
 
 /// What is told to living parts once the new configuration is in force.
@@ -238,8 +240,8 @@ impl Parts {
             let changed = TermsChanged { terms: money, limits: (plan.tpm, plan.rpm) };
             news.terms.push((balance.actor.clone(), changed));
         }
-        let Balance { board, actor, shared } = balance;
-        Arc::new(TenantRuntime { plan: Arc::clone(plan), board, ledger: actor, shared })
+        let Balance { board, actor, shared, at_once } = balance;
+        Arc::new(TenantRuntime { plan: Arc::clone(plan), board, ledger: actor, shared, at_once })
     }
 
     /// A tenant that was not there before.
@@ -277,7 +279,7 @@ impl Parts {
         let actor = Supervisor::start_in_arbiter(&self.control, move |_| {
             LedgerActor::new(id, account, limits, shown, journal, telemetry)
         });
-        let balance = Balance { board, actor, shared };
+        let balance = Balance { board, actor, shared, at_once: Arc::default() };
         balances.insert(plan.id.clone(), balance.clone());
         (balance, true)
     }

@@ -3,7 +3,6 @@
 //! **Who wins.** A stage that was set here or on another replica holds over the file, after restarts and reloads too, for
 //! as long as the collection moves between the same two models. What the file says is where a move begins.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,14 +13,12 @@ use super::audit::record;
 use super::{By, Change, Deed, Gateway};
 use crate::clock;
 use crate::config::plan::Position;
-use crate::pure::time::Wall;
 use crate::runtime::Running;
 use crate::runtime::collections::CollectionRuntime;
-use crate::store::collections::{CollectionChange, CollectionPage, CollectionRecord, Staged, UsedBy, add_entry};
+use crate::store::collections::{CollectionChange, CollectionPage, CollectionRecord, Staged, used_before};
 use crate::store::record::Record;
 use crate::store::redis::link::StoreDown;
 use crate::store::redis::stages::SharedStages;
-use crate::store::usage::{UsageFilter, for_each};
 
 /// Stages that other replicas set are looked for this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -86,7 +83,9 @@ impl Gateway {
             before: shown(before.position),
             after: shown(position),
         };
-        self.accept(&[staged_record(name, staged), record(by, deed)])?;
+        // What the shared store has will be in force here too, once the disk has room.
+        let refused = |change| if self.stages.is_some() { Change::Unheard } else { change };
+        self.accept(&[staged_record(name, staged), record(by, deed)]).map_err(refused)?;
         self.renew_stages();
         self.confirmed().await?;
         self.collection(name)
@@ -167,11 +166,9 @@ pub fn shown(position: Position) -> Value {
 pub(super) async fn share(gateway: Weak<Gateway>) {
     while let Some(gateway) = gateway.upgrade() {
         let Some(shared) = &gateway.stages else { return };
-        if shared.is_there() {
-            // A step that fails is seen by the link; the next look goes on where this one ended.
-            let _unfinished = gateway.exchange_stages(shared).await;
-        }
-        let pause = if gateway.parts.heard().yet() { LOOK_EVERY } else { LOOK_FIRST };
+        // A step that fails is seen by the link; the next look goes on where this one ended.
+        let failed = shared.is_there() && gateway.exchange_stages(shared).await.is_err();
+        let pause = if failed || gateway.parts.heard().yet() { LOOK_EVERY } else { LOOK_FIRST };
         drop(gateway);
         tokio::time::sleep(pause).await;
     }
@@ -182,12 +179,12 @@ pub(super) async fn look_back(gateway: Weak<Gateway>) {
     // What cannot be counted is tried again at the next start.
     let mut tried: Vec<String> = Vec::new();
     while let Some(gateway) = gateway.upgrade() {
-        let todo: BTreeMap<String, Wall> = gateway.journal.with_book(|book| {
+        let todo: Vec<String> = gateway.journal.with_book(|book| {
             let open = book.collections.0.iter().filter(|(name, page)| !page.complete && !tried.contains(name));
-            open.map(|(name, page)| (name.clone(), page.first)).collect()
+            open.map(|(name, _)| name.clone()).collect()
         });
         if !todo.is_empty() {
-            tried.extend(todo.keys().cloned());
+            tried.extend(todo.iter().cloned());
             count_before(&gateway, todo).await;
         }
         drop(gateway);
@@ -195,22 +192,9 @@ pub(super) async fn look_back(gateway: Weak<Gateway>) {
     }
 }
 
-/// Counts what each of these collections used before its instant.
-async fn count_before(gateway: &Gateway, todo: BTreeMap<String, Wall>) {
+async fn count_before(gateway: &Gateway, names: Vec<String>) {
     let folder = gateway.running.load().plan.store.path.clone();
-    let counting = spawn_blocking(move || {
-        let mut all: BTreeMap<String, UsedBy> = todo.keys().map(|name| (name.clone(), UsedBy::new())).collect();
-        let until = todo.values().max().copied();
-        for_each(&folder, &UsageFilter { until, ..UsageFilter::default() }, |entry| {
-            let (time, collection) = entry.time_and_collection();
-            if collection.and_then(|name| todo.get(name)).is_some_and(|first| time < *first) {
-                add_entry(&mut all, entry);
-            }
-            Ok(())
-        })
-        .map(|()| all)
-    });
-    match counting.await {
+    match spawn_blocking(move || used_before(&folder, &names)).await {
         Ok(Ok(all)) => {
             let record = |(collection, used)| {
                 let change = CollectionChange::Before(used);
@@ -221,7 +205,6 @@ async fn count_before(gateway: &Gateway, todo: BTreeMap<String, Wall>) {
                 gateway.telemetry.store_failed("collections", &error);
             }
         }
-        // They are counted at the next start.
         Ok(Err(error)) => tracing::warn!(%error, "what collections used before cannot be counted"),
         Err(panic) => tracing::warn!(%panic, "what collections used before cannot be counted"),
     }

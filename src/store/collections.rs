@@ -4,11 +4,12 @@
 //! Folds facts; never decides which model answers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{UsageRecord, epoch_ms};
-use super::usage::{Entry, Totals};
+use super::usage::{Entry, Totals, UsageError, UsageFilter, walk};
 use crate::ids::ModelName;
 use crate::pure::class::TrafficClass;
 use crate::pure::ledger::plus;
@@ -123,15 +124,12 @@ impl Used {
 /// What is known of one collection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectionPage {
-    /// When it was first configured; earlier requests are not counted one by one.
-    #[serde(rename = "first_ms", with = "epoch_ms")]
-    pub first: Wall,
     /// When the configuration began to say what it says now.
     #[serde(rename = "since_ms", with = "epoch_ms")]
     pub since: Wall,
     /// What it says.
     pub configured: Configured,
-    /// Whether what was used before is counted.
+    /// Whether what was used before it was first configured is counted.
     pub complete: bool,
     /// The last stage of each move that was set at run time.
     pub staged: Vec<Staged>,
@@ -167,7 +165,6 @@ impl Collections {
         match (&record.change, page) {
             (CollectionChange::Configured(configured), None) => {
                 let page = CollectionPage {
-                    first: record.time,
                     since: record.time,
                     configured: configured.clone(),
                     complete: false,
@@ -193,10 +190,9 @@ impl Collections {
         }
     }
 
-    /// Counts a request.
+    /// Counts a request, if its collection is configured by now.
     pub fn count(&mut self, usage: &UsageRecord) {
-        let Some(page) = usage.collection.as_ref().and_then(|name| self.0.get_mut(name)) else { return };
-        if usage.time >= page.first {
+        if let Some(page) = usage.collection.as_ref().and_then(|name| self.0.get_mut(name)) {
             add(&mut page.used, &usage.model, usage.class, Used::of(usage));
         }
     }
@@ -213,8 +209,30 @@ fn add(all: &mut UsedBy, model: &ModelName, class: TrafficClass, more: Used) {
     }
 }
 
+/// What each of these collections used before it was first configured: all that stands in the journal before the line that
+/// says so. What stands after it is counted as it is written, whatever its time: records of other replicas may come late.
+///
+/// # Errors
+/// Those of the store.
+pub fn used_before(folder: &Path, names: &[String]) -> Result<BTreeMap<String, UsedBy>, UsageError> {
+    let mut all: BTreeMap<String, UsedBy> = names.iter().map(|name| (name.clone(), UsedBy::new())).collect();
+    let mut done: BTreeMap<String, UsedBy> = BTreeMap::new();
+    walk(folder, &UsageFilter::default(), |json| {
+        if let Some(record) = CollectionRecord::from_json(json).transpose()? {
+            let first = matches!(record.change, CollectionChange::Configured(_));
+            done.extend(first.then(|| all.remove_entry(&record.collection)).flatten());
+        } else if !all.is_empty()
+            && let Some(entry) = Entry::from_json(json)?
+        {
+            add_entry(&mut all, &entry);
+        }
+        Ok(Ok(()))
+    })?;
+    Ok(done)
+}
+
 /// Adds one entry of a report to what a collection has used.
-pub fn add_entry(all: &mut BTreeMap<String, UsedBy>, entry: &Entry) {
+fn add_entry(all: &mut BTreeMap<String, UsedBy>, entry: &Entry) {
     let (collection, model, class, used) = match entry {
         Entry::One(record) => (&record.collection, &record.model, Some(record.class), Used::of(record)),
         Entry::Sum(sum) => {
@@ -231,7 +249,10 @@ pub fn add_entry(all: &mut BTreeMap<String, UsedBy>, entry: &Entry) {
 mod tests {
     use super::*;
     use crate::pure::migration::Stage;
-    use crate::store::testing::{at, usage};
+    use crate::store::journal::Journal;
+    use crate::store::record::Record;
+    use crate::store::testing::{at, usage, usage_line};
+    use crate::store::writer::Limits;
 
     fn configured(ms: i64, to: &str) -> CollectionRecord {
         let position = Position::new(Stage::Old, 0.0);
@@ -271,29 +292,37 @@ mod tests {
         assert!(all.0.is_empty());
         all.apply(&configured(10, "n"));
         all.count(&record);
-        record.time = at(9);
-        all.count(&record);
-        (record.time, record.status) = (at(11), 502);
+        record.status = 502;
         all.count(&record);
         let used = all.0["handbook"].used[&record.model][&record.class];
         assert_eq!((used.requests, used.items, used.tokens, used.cost.units()), (1, 1, 6, 6));
     }
 
     #[test]
-    fn what_came_before_counts_once() {
-        let mut before = BTreeMap::from([("handbook".to_owned(), UsedBy::new())]);
-        add_entry(&mut before, &Entry::One(Box::new(usage(1, 3))));
-        let mut other = usage(2, 4);
+    fn every_record_counts_once_whether_it_came_before_or_late() {
+        let dir = tempfile::tempdir().expect("folder");
+        let limits = Limits { segment_bytes: 2_000, ..Limits::default() };
+        let (journal, _) = Journal::open(dir.path(), limits, at(0)).expect("opens");
+        let names = ["handbook".to_owned()];
+        let append = |records: Vec<Record>| journal.append_all(&records).expect("written");
+        append((1..20).map(|id| usage_line(id, 3)).collect());
+        let mut other = usage(20, 4);
         other.collection = Some("other".to_owned());
-        add_entry(&mut before, &Entry::One(Box::new(other)));
-        let change = CollectionChange::Before(before.remove("handbook").expect("there"));
-        let record = CollectionRecord { time: at(20), collection: "handbook".to_owned(), change };
-        let mut all = Collections::default();
-        all.apply(&configured(10, "n"));
-        all.apply(&record);
-        all.apply(&record);
-        let page = &all.0["handbook"];
+        append(vec![Record::Usage(Box::new(other)), Record::Collection(Box::new(configured(30, "n")))]);
+        // One of another replica, which is older than the configuration and comes after it.
+        append(vec![usage_line(5, 3), Record::Collection(Box::new(configured(40, "o")))]);
+        let before = used_before(dir.path(), &names).expect("read").remove("handbook").expect("there");
+        let record = CollectionRecord {
+            time: at(50),
+            collection: "handbook".to_owned(),
+            change: CollectionChange::Before(before),
+        };
+        // Told twice, as after a crash in between.
+        append(vec![Record::Collection(Box::new(record.clone())), Record::Collection(Box::new(record))]);
+        let page = journal.with_book(|book| book.collections.0["handbook"].clone());
         assert!(page.complete);
-        assert_eq!(page.used[&ModelName::from("m")][&TrafficClass::InteractiveSearch].cost.units(), 3);
+        let used = page.used[&ModelName::from("m")][&TrafficClass::InteractiveSearch];
+        assert_eq!((used.requests, used.cost.units()), (20, 60));
+        assert!(used_before(dir.path(), &["other".to_owned()]).expect("read").is_empty(), "it is not configured");
     }
 }

@@ -411,6 +411,13 @@ impl RollupRecord {
     }
 }
 
+impl CollectionRecord {
+    /// Reads one line's JSON if it is about a collection; other kinds cost no parsing.
+    pub fn from_json(json: &[u8]) -> Option<serde_json::Result<CollectionRecord>> {
+        (kind(json) == Some(b"collection")).then(|| serde_json::from_slice(json))
+    }
+}
+
 impl AdminRecord {
     /// Reads one line's JSON if it is about the admin side; other kinds cost no parsing.
     pub fn from_json(json: &[u8]) -> Option<serde_json::Result<AdminRecord>> {

@@ -64,15 +64,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// When it was written (a sum: the day's first instant), and its collection.
-    pub fn time_and_collection(&self) -> (Wall, Option<&str>) {
-        match self {
-            Entry::One(record) => (record.time, record.collection.as_deref()),
-            Entry::Sum(sum) => (sum.time, sum.collection.as_deref()),
-        }
-    }
-
-    fn from_json(json: &[u8]) -> serde_json::Result<Option<Entry>> {
+    pub(super) fn from_json(json: &[u8]) -> serde_json::Result<Option<Entry>> {
         if let Some(record) = UsageRecord::from_json(json).transpose()? {
             return Ok(Some(Entry::One(Box::new(record))));
         }
@@ -298,6 +290,24 @@ pub fn for_each(
     filter: &UsageFilter,
     mut visit: impl FnMut(&Entry) -> Result<(), UsageError>,
 ) -> Result<(), UsageError> {
+    walk(folder, filter, |json| {
+        Ok(match Entry::from_json(json)? {
+            Some(entry) if filter.admits(&entry) => visit(&entry),
+            _ => Ok(()),
+        })
+    })
+}
+
+/// Calls `visit` with the JSON of every line of the segments in which anything that `filter` admits may be, in the order in
+/// which they were written.
+///
+/// # Errors
+/// As [`for_each`]; an outer error of `visit` says that the line cannot be read.
+pub(super) fn walk(
+    folder: &Path,
+    filter: &UsageFilter,
+    mut visit: impl FnMut(&[u8]) -> serde_json::Result<Result<(), UsageError>>,
+) -> Result<(), UsageError> {
     let journal = Folder::new(folder);
     let segments = journal.segments().map_err(StoreError::io(folder))?;
     if segments.is_empty() {
@@ -320,10 +330,7 @@ pub fn for_each(
                 line,
                 reason: error.to_string(),
             };
-            match Entry::from_json(json).map_err(unreadable)? {
-                Some(entry) if filter.admits(&entry) => visit(&entry),
-                _ => Ok(()),
-            }
+            visit(json).map_err(unreadable)?
         })?;
     }
     Ok(())

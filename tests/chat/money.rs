@@ -7,6 +7,7 @@ use loadtest::provider::{Chat, Provider};
 use vectorgate::pure::money::Money;
 
 use super::*;
+use crate::support::redis::RedisServer;
 
 fn money(text: &str) -> Money {
     text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"))
@@ -109,4 +110,42 @@ async fn a_crash_in_the_middle_of_a_stream_lists_its_hold_and_keeps_what_was_fin
     let records = records(&gateway, 1).await;
     assert_eq!(bill(&records[0]), (3, 2, "0.007", false));
     assert_eq!(gateway.tenant("t1").await["spent"], "0.007");
+}
+
+#[tokio::test]
+async fn with_a_shared_ledger_a_stream_is_held_and_settled_there() {
+    let redis = RedisServer::start();
+    let provider = Provider::start(talking(Chat { pieces: 5, gap_ms: 100.0, ..Chat::default() }));
+    let extra = format!("[store]\nledger = \"redis\"\nredis_url = \"{}\"\nredis_timeout_ms = 2000\n", redis.url());
+    let gateway = before(&provider, "budget = \"10\"", &extra);
+    let response = open(&gateway, "/v1/chat/completions", &ask(true)).await;
+    assert_eq!(response.status(), 200);
+    assert_ne!(gateway.tenant("t1").await["held"], "0");
+    assert!(text_of(response).await.ends_with("data: [DONE]\n\n"));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let account = gateway.tenant("t1").await;
+        if account["spent"] == "0.013" && account["held"] == "0" {
+            assert_eq!(account["remaining"], "9.987", "{account}");
+            break;
+        }
+        assert!(Instant::now() < until, "still {account}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let records = records(&gateway, 1).await;
+    assert_eq!(bill(&records[0]), (3, 5, "0.013", false));
+}
+
+#[tokio::test]
+async fn a_tenants_own_limit_holds_for_chat_too_and_is_told_in_the_routes_words() {
+    let provider = Provider::start(Script::new());
+    let gateway = before(&provider, "rpm = 2", "");
+    for _ in 0..2 {
+        assert_eq!(stream(&gateway, &ask(true)).await.0, 200);
+    }
+    let answer = gateway.post("/v1/chat/completions", KEY, &[], ask(true).to_string()).await;
+    answer.expect(429);
+    assert_eq!(answer.error_code(), "tenant_rate_limited");
+    assert!(!answer.header("retry-after").is_empty());
+    assert_eq!(provider.call_count(), 2);
 }

@@ -1,10 +1,16 @@
 //! What is fed with arbitrary bytes, each with what must hold whatever they are: no panic, and the lines asserted here. Used
 //! by the test beside it, and by the targets of `fuzz/` for longer runs.
 
+use std::sync::{Arc, OnceLock};
+
 use bytes::Bytes;
 use vectorgate::cache::remote;
-use vectorgate::config::plan::Provider;
+use vectorgate::config::plan::{Provider, Tokenizer, Upstream};
 use vectorgate::config::{self, Environment, Source};
+use vectorgate::dialects::chat::event::{self, Splitter};
+use vectorgate::dialects::chat::meter::{Fate, Meter};
+use vectorgate::dialects::chat::request::{self as chat_request, Said};
+use vectorgate::dialects::chat::{ChatApi, answer as chat_answer};
 use vectorgate::dialects::client::{self, ParsedEmbed, ParsedRerank};
 use vectorgate::dialects::rerank::{Document, RerankOptions, RerankRequest};
 use vectorgate::dialects::upstream::{self, Expect};
@@ -19,7 +25,7 @@ use vectorgate::pure::time::Wall;
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("body_scanner", body_scanner),
     ("client_requests", client_requests),
     ("provider_answers", provider_answers),
@@ -27,6 +33,8 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("configuration", configuration),
     ("cache_entries", cache_entries),
     ("body_codings", body_codings),
+    ("chat_requests", chat_requests),
+    ("chat_streams", chat_streams),
 ];
 
 const DIALECTS: [ClientDialect; 11] = [
@@ -91,7 +99,10 @@ pub fn body_scanner(data: &[u8]) {
                     }
                 }
             }
-            (Err(whole), Err(cut)) => assert_eq!(whole, cut),
+            // The place in the words may differ by what had come when the fault showed.
+            (Err(whole), Err(cut)) => {
+                assert_eq!((whole.code, whole.field, whole.item), (cut.code, cut.field, cut.item));
+            }
             (whole, cut) => panic!("whole: {whole:?}, in pieces: {cut:?}"),
         }
     }
@@ -252,4 +263,71 @@ pub fn body_codings(data: &[u8]) {
             break;
         }
     }
+}
+
+const APIS: [ChatApi; 4] = [ChatApi::Chat, ChatApi::Completions, ChatApi::Responses, ChatApi::Messages];
+
+/// An upstream of each provider that chats.
+fn chatting() -> &'static [Arc<Upstream>] {
+    static UPSTREAMS: OnceLock<Vec<Arc<Upstream>>> = OnceLock::new();
+    UPSTREAMS.get_or_init(|| {
+        let mut text = "[[models]]\nname = \"c\"\nkind = \"chat\"\n[[tenants]]\nid = \"t\"\n".to_owned();
+        for provider in ["openai", "azure", "vllm", "ollama", "anthropic"] {
+            text.push_str(&format!(
+                "[[upstreams]]\nid = \"{provider}\"\nprovider = \"{provider}\"\nbase_url = \"http://127.0.0.1:1\"\n\
+                 serves = [{{ model = \"c\" }}]\n"
+            ));
+        }
+        let source = Source::Text { name: "chat.toml".to_owned(), text };
+        let environment: Environment = std::iter::empty::<(String, String)>().collect();
+        config::load(&source, &environment).unwrap_or_else(|problems| panic!("{problems}")).upstreams
+    })
+}
+
+/// The first byte is the API. A request that is understood goes on as JSON, with the members that it had.
+pub fn chat_requests(data: &[u8]) {
+    let Some((api, body)) = chosen(data, APIS) else { return };
+    let fields = chat_request::item_fields(api);
+    let Ok(scan) = scanned(&body, fields, chat_request::scan_limits(), usize::MAX) else { return };
+    let Ok(parsed) = chat_request::parse(api, &scan, &body, Said::default()) else { return };
+    for upstream in chatting() {
+        let wire = parsed.encode(upstream, "model \"a\"");
+        serde_json::from_slice::<serde::de::IgnoredAny>(&wire.body).expect("what is sent is JSON");
+        let sent =
+            scanned(&wire.body, fields, chat_request::scan_limits(), usize::MAX).expect("what is sent can be read");
+        for member in &scan.members {
+            assert!(sent.member(&member.key).is_some(), "{} is gone", member.key.len());
+        }
+    }
+}
+
+/// What a stream in pieces of this length comes to: its events, what becomes of each, what is left, what was counted.
+fn streamed(api: ChatApi, hides: bool, stream: &[u8], piece: usize) -> (Vec<(Bytes, Fate)>, Bytes, String) {
+    let (mut splitter, mut meter, mut events) = (Splitter::default(), Meter::new(api, hides), Vec::new());
+    for chunk in stream.chunks(piece.max(1)) {
+        splitter.push(chunk);
+        while let Some(event) = splitter.take().expect("shorter than the longest") {
+            let fate = meter.read(&event::read(&event));
+            events.push((event, fate));
+        }
+    }
+    let told = meter.told();
+    let counted = format!("{told:?} {:?}", told.output(Tokenizer::Unknown));
+    (events, splitter.rest(), counted)
+}
+
+/// The first byte is the API and whether usage is hidden, the second the length of the pieces. However a stream is cut, the
+/// same events come out of it, and no byte is lost.
+pub fn chat_streams(data: &[u8]) {
+    let Some((api, rest)) = chosen(data, APIS) else { return };
+    let Some((piece, stream)) = rest.split_first() else { return };
+    let hides = data.first().is_some_and(|first| first & 4 != 0);
+    let whole = streamed(api, hides, stream, usize::MAX);
+    let cut = streamed(api, hides, stream, usize::from(*piece));
+    assert_eq!(whole, cut);
+    let mut joined: Vec<u8> = whole.0.iter().flat_map(|(event, _)| event.to_vec()).collect();
+    joined.extend_from_slice(&whole.1);
+    assert_eq!(joined, stream);
+    // As an answer that is none of events.
+    drop(chat_answer::read(api, stream));
 }

@@ -1,10 +1,13 @@
 //! Sizes without end: each has a limit, an answer that names it where one can still be given, and a count.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use loadtest::provider::{Provider, Script};
 use serde_json::json;
 
 use super::{config, provider};
-use crate::support::gateway::KEY;
+use crate::support::gateway::{KEY, KEY_TWO};
 use crate::support::{Gateway, Raw};
 
 /// A head that goes beyond what is read of one is answered 431, and the connection closed.
@@ -63,4 +66,30 @@ async fn bodies_that_go_on_inwards_or_in_digits_are_refused_and_counted() {
     }
     assert_eq!(provider.call_count(), 0);
     gateway.post("/v1/embeddings", KEY, &[], deep("[", "]", 100)).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_tenant_has_as_many_requests_at_once_as_it_may() {
+    let provider = Provider::start(Script::new().space("A").width(8).delay_ms(1_500.0));
+    let limited = config(&provider, "").replace("budget = \"1.00\"", "budget = \"1.00\"\nmax_concurrency = 2");
+    let gateway = Arc::new(Gateway::start(&limited));
+    let ask = |key: &'static str, text: &str| {
+        let (gateway, body) = (Arc::clone(&gateway), json!({ "model": "emb-a", "input": text }).to_string());
+        async move { gateway.post("/v1/embeddings", key, &[], body).await }
+    };
+    let held = [tokio::spawn(ask(KEY, "the first")), tokio::spawn(ask(KEY, "the second"))];
+    let waiting = tokio::task::spawn_blocking(move || (provider.wait_calls(2, Duration::from_secs(30)), provider));
+    let (both, _provider) = waiting.await.expect("no panic");
+    assert!(both, "both are under way: {}", gateway.log());
+    let refused = ask(KEY, "the third").await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (429, "tenant_rate_limited"), "{}", refused.text);
+    assert!(refused.text.contains(": 2") && refused.header("retry-after") == "1", "{}", refused.text);
+    assert_eq!(gateway.metric("vectorgate_errors_total{code=\"tenant_rate_limited\"}").await, 1.0);
+    assert_eq!(gateway.admin_get("/admin/tenants/t1").await.json()["max_concurrency"], 2);
+    // Nobody else waits for it, and its places are free again once its answers are out.
+    ask(KEY_TWO, "another tenant").await.expect(200);
+    for request in held {
+        request.await.expect("answered").expect(200);
+    }
+    ask(KEY, "the fourth").await.expect(200);
 }

@@ -1,6 +1,7 @@
 //! A collection that moves from one vector space to another while people search in it.
 
 mod admin;
+mod browser;
 mod cases;
 mod load;
 mod requests;

@@ -61,7 +61,23 @@ async fn what_contradicts_itself_is_refused_in_plain_words() {
     assert!(answer.text.contains("wiki"), "{}", answer.text);
     let answer = ask_as(&gateway, Kind::Query, "handbok", &[], "t").await;
     assert!(answer.status == 404 && answer.text.contains("handbook"), "it is among what is known: {}", answer.text);
+    let rerank = json!({ "model": "handbook", "query": "q", "documents": ["d"] }).to_string();
+    let answer = gateway.post("/v1/rerank", KEY, &[], rerank).await;
+    assert!(answer.status == 400 && answer.text.contains("/v1/embeddings"), "{}", answer.text);
     assert_eq!(providers.old.call_count() + providers.new.call_count(), 0);
+}
+
+#[tokio::test]
+async fn an_upstream_is_asked_for_its_own_model() {
+    let providers = Providers::start();
+    let gateway = Gateway::start(&providers.config("stage = \"backfill\"", "", ""));
+    drop(ask(&gateway, Kind::Query, "a query").await.expect(200));
+    drop(ask_as(&gateway, Kind::Documents, "emb-a", &[("x-collection", "handbook")], "a document").await.expect(200));
+    for (provider, model) in [(&providers.old, "emb-a"), (&providers.new, "emb-b")] {
+        let calls = provider.calls();
+        assert_eq!(calls.len(), 1);
+        assert_eq!(calls[0].json()["model"], model);
+    }
 }
 
 #[tokio::test]

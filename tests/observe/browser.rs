@@ -15,26 +15,29 @@ use serde_json::json;
 
 use crate::support::{Gateway, embedding_config};
 
-const TOKEN: &str = "an-admin-token-for-tests";
+/// The admin token of gateways whose dashboard is driven.
+pub const TOKEN: &str = "an-admin-token-for-tests";
 
 fn target() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder").to_owned()
 }
 
 /// The script that drives the browser, ended with the test.
-struct Driver {
+pub struct Driver {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
 impl Driver {
-    fn start(admin: &str) -> Driver {
+    /// Starts the script at that path of the repository for the admin side at `admin`.
+    #[track_caller]
+    pub fn start(script: &str, admin: &str) -> Driver {
         let library = target().join("node/node_modules/playwright-core");
         assert!(library.exists(), "the browser's driver is not installed: run tests/run (or tests/observe/install)");
         let pictures = target().join("dashboard");
         std::fs::create_dir_all(&pictures).expect("a folder for pictures");
         let mut child = Command::new("node")
-            .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/observe/browser.mjs"))
+            .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(script))
             .args([admin, TOKEN])
             .arg(&library)
             .arg(&pictures)
@@ -49,7 +52,7 @@ impl Driver {
 
     /// Reads on until the script says `word`.
     #[track_caller]
-    fn hear(&mut self, word: &str) {
+    pub fn hear(&mut self, word: &str) {
         let mut line = String::new();
         loop {
             line.clear();
@@ -113,7 +116,7 @@ async fn on_call_sees_an_outage_and_drains_an_upstream_by_keyboard() {
         }
     });
 
-    let mut driver = Driver::start(&gateway.admin);
+    let mut driver = Driver::start("tests/observe/browser.mjs", &gateway.admin);
     let watched = tokio::task::spawn_blocking(move || {
         driver.hear("calm");
         one.set_script(Script::new().always(Effect::status(503)));

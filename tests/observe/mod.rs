@@ -1,6 +1,6 @@
 //! What on-call and machines see of the running gateway: percentiles, traces, logs, the dashboard, Prometheus.
 
-mod browser;
+pub mod browser;
 mod doors;
 mod levels;
 mod logs;

@@ -140,6 +140,8 @@ async fn without_the_server_a_revocation_holds_here_and_comes_to_the_others_late
     }
     let made = gateways[0].admin_post("/admin/tenants", json!({ "id": "acme" })).await;
     assert_eq!((made.status, made.error_code()), (503, "store_unavailable".to_owned()));
+    let shown = gateways[0].tenant("t1").await;
+    assert!(shown["stale"] == true && amount(&shown["spent"]) > Money::ZERO, "what was known last: {shown}");
     let ended = revoke(&gateways[0], "t1", &fingerprint).await;
     assert_eq!(ended.status, 503, "{}", ended.text);
     assert!(ended.text.contains("on this replica only"), "{}", ended.text);

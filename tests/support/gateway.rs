@@ -294,8 +294,10 @@ impl Drop for Gateway {
         }
         if !std::thread::panicking() {
             let texts = self.texts.lock().expect("no test panicked here");
-            for (what, text) in pages.iter().chain([&("the log".to_owned(), self.log())]) {
+            let files = secrets::files(self.folder.path());
+            for (what, text) in pages.iter().chain(&files).chain([&("the log".to_owned(), self.log())]) {
                 secrets::check(what, text, &texts);
+                secrets::check_made_keys(what, text);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! What no gateway of any test may show: every answer is looked through as it comes, the log and the pages of the admin
-//! side when the gateway ends.
+//! side and the ledger's files when the gateway ends.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -24,6 +25,12 @@ const PAGES: [&str; 7] = [
     "/admin/usage",
     "/dashboard/snapshot",
 ];
+
+/// Length of a key that the gateway makes.
+const MADE_KEY: usize = 46;
+
+/// Larger files are not looked through: their smaller forerunners had the same kinds of lines.
+const LARGEST_FILE: u64 = 8 << 20;
 
 /// Texts beyond this many are not remembered.
 const MOST_TEXTS: usize = 512;
@@ -48,11 +55,29 @@ pub fn remember(texts: &Mutex<BTreeSet<String>>, input: &Value) {
 pub fn check(what: &str, text: &str, texts: &BTreeSet<String>) {
     for secret in SECRETS.into_iter().chain(texts.iter().map(String::as_str)) {
         if let Some(at) = text.find(secret) {
-            let from = text.floor_char_boundary(at.saturating_sub(200));
-            let to = text.ceil_char_boundary((at + 200).min(text.len()));
-            panic!("{what} shows {secret:?}: …{}…", &text[from..to]);
+            let around = &text.as_bytes()[at.saturating_sub(200)..(at + 200).min(text.len())];
+            panic!("{what} shows {secret:?}: …{}…", String::from_utf8_lossy(around));
         }
     }
+}
+
+/// Panics if `text`, which is kept or told again and again, shows the whole of a key that the gateway has made: those are
+/// shown once.
+#[track_caller]
+pub fn check_made_keys(what: &str, text: &str) {
+    let within = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    for (at, _) in text.match_indices("vg-") {
+        let word = text[at..].split(|c| !within(c)).next().unwrap_or_default();
+        assert!(word.len() < MADE_KEY, "{what} shows a key that begins with {:?}", &word[..8]);
+    }
+}
+
+/// What lies in the ledger's folder.
+pub fn files(folder: &Path) -> Vec<(String, String)> {
+    let entries = std::fs::read_dir(folder.join("data")).into_iter().flatten().filter_map(Result::ok);
+    let small = entries.filter(|entry| entry.metadata().is_ok_and(|file| file.is_file() && file.len() < LARGEST_FILE));
+    let read = small.filter_map(|entry| Some((entry.path().display().to_string(), std::fs::read(entry.path()).ok()?)));
+    read.map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes).into_owned())).collect()
 }
 
 /// The admin side's pages, as far as it shows them without a token.

@@ -46,6 +46,7 @@ pub(super) fn build(
             budget_period,
             tpm: fields.int_unless_zero("tpm"),
             rpm: fields.int_unless_zero("rpm"),
+            max_concurrency: fields.int_unless_zero("max_concurrency"),
             weight: fields.int("weight"),
             class: TrafficClass::parse(fields.text("class")),
             models: allowed_models(fields, models, collections, report),

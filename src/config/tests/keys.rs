@@ -143,7 +143,7 @@ fn the_admin_tokens_own_variable_may_be_unset_but_no_other() {
 }
 
 #[test]
-fn what_is_not_there_yet_says_so() {
+fn a_collection_moves_between_embedding_models_only() {
     check(
         &valid_and(
             "budget = \"1\"\nbudget_period = \"day\"\n[store]\nledger = \"redis\"\nredis_url = \"redis://r:6379\"\n[cache]\n\

@@ -231,6 +231,20 @@ fn shares_and_pairs_of_keys_agree() {
 }
 
 #[test]
+fn a_budget_needs_prices_of_both_models_of_a_collection() {
+    let text = valid_and(
+        "budget = \"1\"\nmodels = [\"c\"]\n[[models]]\nname = \"n\"\n[[collections]]\nname = \"c\"\nfrom = \"m\"\nto = \"n\"\n",
+    );
+    check(
+        &text,
+        &[
+            "t.toml:16: models[1].price_usd_per_million_tokens (n): no price, but the tenant \"t\" may use it on a budget; \
+           set price_usd_per_million_tokens; write \"0\" if it really costs nothing",
+        ],
+    );
+}
+
+#[test]
 fn what_only_looks_wrong_is_a_warning() {
     check_warnings(VALID, &[]);
     check_warnings(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use actix_web::web::{Bytes, Path};
 use actix_web::{HttpRequest, HttpResponse};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::{Answer, change_error, done, gate, json_body, shown, text_of};
@@ -20,6 +21,9 @@ use crate::store::redis::directory::Heard;
 /// Longest idempotency key.
 const LONGEST_KEY: usize = 200;
 
+/// Balances asked for at once where all are.
+const AT_ONCE: usize = 64;
+
 /// `GET /admin/tenants`.
 pub(super) async fn list(request: HttpRequest) -> HttpResponse {
     let answer = async {
@@ -29,10 +33,8 @@ pub(super) async fn list(request: HttpRequest) -> HttpResponse {
         let _known = gateway.catch_up(clock::mono()).await;
         let running = gateway.running.load_full();
         let sorted: BTreeMap<_, _> = running.tenants.iter().collect();
-        let mut list = Vec::with_capacity(sorted.len());
-        for tenant in sorted.into_values() {
-            list.push(describe(gateway, tenant).await?);
-        }
+        let described = stream::iter(sorted.into_values().map(|tenant| describe(gateway, tenant))).buffered(AT_ONCE);
+        let list: Vec<Value> = described.try_collect().await?;
         done(json!({ "tenants": list }))
     };
     shown(&request, answer.await)
@@ -172,12 +174,17 @@ async fn described(gateway: &Gateway, id: &TenantId) -> Result<Value, ApiError> 
 }
 
 async fn describe(gateway: &Gateway, tenant: &TenantRuntime) -> Result<Value, ApiError> {
+    let mut stale = false;
     let balance = match &tenant.shared {
-        Some(shared) => shared
-            .ledger
-            .observe(&shared.account)
-            .await
-            .map_err(|error| ApiError::new(Code::StoreUnavailable, format!("the shared ledger: {error}")))?,
+        Some(shared) => match shared.ledger.observe(&shared.account).await {
+            Ok(balance) => balance,
+            // In an outage of all times somebody looks here: what the ledger said last, and that it is that.
+            Err(down) => {
+                stale = true;
+                let unavailable = || ApiError::new(Code::StoreUnavailable, format!("the shared ledger: {down}"));
+                tenant.board.account().ok_or_else(unavailable)?
+            }
+        },
         None => {
             let balance = tenant.ledger.send(ledger::Observe).await.ok().flatten();
             balance.ok_or_else(|| ApiError::new(Code::StoreUnavailable, "the tenant's ledger is restarting"))?
@@ -194,9 +201,11 @@ async fn describe(gateway: &Gateway, tenant: &TenantRuntime) -> Result<Value, Ap
     let more = json!({
         "id": plan.id,
         "source": plan.source,
+        "stale": stale,
         "keys": keys,
         "tpm": plan.tpm,
         "rpm": plan.rpm,
+        "max_concurrency": plan.max_concurrency,
         "weight": plan.weight,
         "class": plan.class.map(|class| class.to_string()),
         "models": plan.models.clone().unwrap_or_else(|| vec!["*".into()]),

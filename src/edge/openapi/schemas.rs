@@ -283,6 +283,7 @@ pub(super) fn shared() -> Value {
             "period": { "enum": periods.map(|period| serde_json::to_value(period).unwrap_or_default()) },
             "keys": { "type": "array", "items": object(&["fingerprint"], &[("fingerprint", Text), ("created", Text)]) },
             "source": { "enum": ["file", "admin"] },
+            "stale": { "type": "boolean", "description": "the shared ledger does not answer: this is what it said last" },
             "replicas": reference("Replicas"),
         },
     });
@@ -295,6 +296,7 @@ pub(super) fn shared() -> Value {
             ("budget_period", Holds::Words(&["none", "day", "month"])),
             ("tpm", Number),
             ("rpm", Number),
+            ("max_concurrency", Whole),
             ("weight", Whole),
             ("class", Text),
             ("models", Texts),
