@@ -166,7 +166,8 @@ fn of_books(figures: &mut Figures, scenario: &Scenario, driven: &Driven, stack: 
     let mut calls: BTreeMap<String, u64> = BTreeMap::new();
     for metrics in &driven.metrics {
         for ((upstream, status), count) in calls_by_status(metrics) {
-            *figures.entry(format!("upstream.{}.status_{}", plain(&upstream), plain(&status))).or_default() += count as f64;
+            *figures.entry(format!("upstream.{}.status_{}", plain(&upstream), plain(&status))).or_default() +=
+                count as f64;
             if status.starts_with('2') {
                 *calls.entry(upstream).or_default() += count;
             }
