@@ -23,6 +23,7 @@ use super::labels::{
 use super::lines::Lines;
 use super::logs::{self, TelemetryGuard};
 use super::metrics::Metrics;
+use super::otlp::metrics::MetricExport;
 use super::timeline::Timeline;
 use super::traces::RequestTrace;
 
@@ -32,7 +33,7 @@ const TIMELINE_EVENTS: usize = 2_000;
 /// Percentiles that are published for query embedding, in the order in which levels state them.
 const QUANTILES: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
 
-/// Metrics, events and the export of traces of one process.
+/// Metrics, events and their export, and that of traces, of one process.
 #[derive(Debug)]
 pub struct Telemetry {
     /// Numbers.
@@ -43,16 +44,22 @@ pub struct Telemetry {
     /// Where requests are logged as JSON; `None`: as any other event.
     pub(super) request_lines: Option<Lines>,
     guard: Mutex<TelemetryGuard>,
+    metric_export: Mutex<Option<MetricExport>>,
 }
 
 impl Telemetry {
-    /// Starts logging and, where the environment names a receiver, the export of traces.
+    /// Starts logging and, where the environment names a receiver, the export of traces and metrics.
     pub fn start(plan: &Plan) -> Arc<Telemetry> {
         let guard = logs::init();
         let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
         let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
         let (exports, request_lines) = (guard.exports(), guard.json_lines().cloned());
-        Arc::new(Telemetry { metrics, events, exports, request_lines, guard: Mutex::new(guard) })
+        let metric_export = MetricExport::from_env(&metrics).unwrap_or_else(|error| {
+            tracing::warn!(%error, "metrics are not exported");
+            None
+        });
+        let (guard, metric_export) = (Mutex::new(guard), Mutex::new(metric_export));
+        Arc::new(Telemetry { metrics, events, exports, request_lines, guard, metric_export })
     }
 
     /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only where
@@ -69,6 +76,8 @@ impl Telemetry {
 
     /// Delivers what is queued; blocks for a few seconds at most.
     pub fn stop(&self) {
+        // First, as what it has to say about its end should still be logged.
+        drop(self.metric_export.lock().take());
         self.guard.lock().shutdown();
     }
 
