@@ -240,6 +240,9 @@ fn classify(error: &SendRequestError) -> WireError {
             ConnectError::Io(io) if io.kind() == std::io::ErrorKind::ConnectionRefused => {
                 WireError::Connect("refused the connection")
             }
+            // The client library says so of any connection that was closed while an answer was awaited: the request
+            // had been sent, and the upstream may well be up.
+            ConnectError::Disconnected => WireError::Broken("closed the connection before its answer"),
             ConnectError::SslIsNotSupported => WireError::Connect("failed the TLS handshake"),
             _ => WireError::Connect("could not be connected to"),
         },

@@ -83,7 +83,9 @@ impl Gateway {
             before: shown(before.position),
             after: shown(position),
         };
-        self.accept(&[staged_record(name, staged), record(by, deed)])?;
+        // What the shared store has will be in force here too, once the disk has room.
+        let refused = |change| if self.stages.is_some() { Change::Unheard } else { change };
+        self.accept(&[staged_record(name, staged), record(by, deed)]).map_err(refused)?;
         self.renew_stages();
         self.confirmed().await?;
         self.collection(name)
@@ -164,11 +166,9 @@ pub fn shown(position: Position) -> Value {
 pub(super) async fn share(gateway: Weak<Gateway>) {
     while let Some(gateway) = gateway.upgrade() {
         let Some(shared) = &gateway.stages else { return };
-        if shared.is_there() {
-            // A step that fails is seen by the link; the next look goes on where this one ended.
-            let _unfinished = gateway.exchange_stages(shared).await;
-        }
-        let pause = if gateway.parts.heard().yet() { LOOK_EVERY } else { LOOK_FIRST };
+        // A step that fails is seen by the link; the next look goes on where this one ended.
+        let failed = shared.is_there() && gateway.exchange_stages(shared).await.is_err();
+        let pause = if failed || gateway.parts.heard().yet() { LOOK_EVERY } else { LOOK_FIRST };
         drop(gateway);
         tokio::time::sleep(pause).await;
     }

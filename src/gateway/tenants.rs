@@ -65,7 +65,7 @@ pub enum Change {
     Value(&'static str, String),
     /// The journal cannot take it, or an actor is restarting; nothing changed.
     NotKept,
-    /// The store that replicas share did not say whether it took the change.
+    /// A store did not say whether it took the change, which may yet take effect.
     Unheard,
     /// It is in force, but may not survive a power cut.
     Doubtful,

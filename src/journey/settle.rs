@@ -464,6 +464,7 @@ impl Untold {
             items: subject.items,
             cached_items: tally.cached_items,
             tokens: tally.tokens() + tally.output_tokens(),
+            output_tokens: tally.output_tokens(),
             cost,
             upstream: tally.spent.last().map(|part| part.upstream.clone()),
             attempts: tally.attempts,

@@ -55,8 +55,10 @@ pub struct JourneyEnd {
     pub items: usize,
     /// Inputs answered from the cache.
     pub cached_items: usize,
-    /// Tokens billed or estimated.
+    /// Tokens billed or estimated, all of them.
     pub tokens: u64,
+    /// Those of them that were generated.
+    pub output_tokens: u64,
     /// What it cost.
     pub cost: Money,
     /// Who answered, if anybody was asked.

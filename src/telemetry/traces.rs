@@ -122,6 +122,7 @@ impl RequestTrace {
             gen_ai.operation.name = Empty,
             gen_ai.request.model = Empty,
             gen_ai.usage.input_tokens = Empty,
+            gen_ai.usage.output_tokens = Empty,
         );
         if let Some(parent) = parent {
             // Refused only when nobody exports spans.
@@ -233,7 +234,10 @@ impl RequestTrace {
         span.record("attempts", journey.attempts);
         span.record("cost", display(journey.cost));
         span.record("gen_ai.request.model", journey.model.as_str());
-        span.record("gen_ai.usage.input_tokens", journey.tokens);
+        span.record("gen_ai.usage.input_tokens", journey.tokens.saturating_sub(journey.output_tokens));
+        if journey.output_tokens > 0 {
+            span.record("gen_ai.usage.output_tokens", journey.output_tokens);
+        }
         if let Some(upstream) = &journey.upstream {
             span.record("upstream", upstream.as_str());
         }

@@ -9,8 +9,12 @@ use std::path::PathBuf;
 
 use targets::{TARGETS, Target};
 
-/// Inputs made for each target.
+/// Inputs made for each target, unless `VECTORGATE_FUZZ_RUNS` says how many; `VECTORGATE_FUZZ_SEED` makes others.
 const RUNS: u64 = 20_000;
+
+fn asked(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok())
+}
 
 /// Longest input made.
 const LONGEST: usize = 4096;
@@ -131,8 +135,8 @@ fn check(name: &str) {
     for (number, input) in inputs.iter().enumerate() {
         run(target, name, &format!("corpus {number}"), input);
     }
-    let mut dice = Dice(0x7665_6374_6f72);
-    for number in 0..RUNS {
+    let mut dice = Dice(asked("VECTORGATE_FUZZ_SEED").unwrap_or(0x7665_6374_6f72));
+    for number in 0..asked("VECTORGATE_FUZZ_RUNS").unwrap_or(RUNS) {
         let from = &inputs[dice.below(inputs.len())];
         let made = mutate(&mut dice, from, &inputs);
         run(target, name, &format!("run {number}"), &made);

@@ -210,3 +210,19 @@ async fn rg_9g28_traffic_returns_to_the_first_and_does_not_swing_with_every_flap
     assert!(switches <= 4, "{switches} switches in 8 changes");
     until_upstream(&gateway, "one", "back", |state| state["unverified"] == false).await;
 }
+
+#[tokio::test]
+async fn a_connection_closed_in_answer_to_one_request_is_no_outage() {
+    let (one, two) = (Provider::start(Script::new()), Provider::start(Script::new()));
+    let gateway = pair(&one.base_url(), &two.base_url(), "", "").start();
+    until_verified(&gateway, "one").await;
+    one.clear();
+    one.set_script(Script::new().next(1, Effect::fault(Fault::CloseAfterBody)));
+    let until = Instant::now() + super::SOON;
+    while client_calls(&one).len() < 3 {
+        super::query(&gateway, &format!("query {}", one.call_count())).await.expect(200);
+        assert!(Instant::now() < until, "the first upstream is not used");
+    }
+    let all = usize::try_from(one.call_count()).expect("few");
+    assert_eq!(all, client_calls(&one).len(), "it was taken out and had to prove itself");
+}

@@ -272,17 +272,15 @@ fn count(
     }
 }
 
-/// Good calls by upstream in a gateway's metrics.
-pub fn good_calls(metrics: &str) -> BTreeMap<String, u64> {
+/// Calls by upstream and status in a gateway's metrics.
+pub fn calls_by_status(metrics: &str) -> BTreeMap<(String, String), u64> {
     let mut calls = BTreeMap::new();
     for line in metrics.lines() {
         let Some(rest) = line.strip_prefix("vectorgate_upstream_requests_total{") else { continue };
         let label = |name: &str| rest.split_once(&format!("{name}=\""))?.1.split_once('"').map(|(value, _)| value);
         let value = line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0);
-        if let (Some(upstream), true) =
-            (label("upstream"), label("status").is_some_and(|status| status.starts_with('2')))
-        {
-            *calls.entry(upstream.to_owned()).or_default() += value as u64;
+        if let (Some(upstream), Some(status)) = (label("upstream"), label("status")) {
+            *calls.entry((upstream.to_owned(), status.to_owned())).or_default() += value as u64;
         }
     }
     calls
@@ -359,9 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn good_calls_are_read_from_metrics() {
+    fn calls_are_read_from_metrics() {
         let text = "vectorgate_upstream_requests_total{upstream=\"one\",status=\"200\"} 7\n\
                     vectorgate_upstream_requests_total{upstream=\"one\",status=\"503\"} 2\n";
-        assert_eq!(good_calls(text), BTreeMap::from([("one".to_owned(), 7)]));
+        let of = |status: &str| ("one".to_owned(), status.to_owned());
+        assert_eq!(calls_by_status(text), BTreeMap::from([(of("200"), 7), (of("503"), 2)]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::books::{Audit, Claim, audit, good_calls};
+use super::books::{Audit, Claim, audit, calls_by_status};
 use super::drive::Driven;
 use super::figures::{self, curves, decimal, lengths, plain, rows, series};
 use super::observed::quantile;
@@ -165,8 +165,11 @@ fn of_books(figures: &mut Figures, scenario: &Scenario, driven: &Driven, stack: 
         stack.providers.iter().map(|(name, provider)| (provider.addr().to_string(), name.clone())).collect();
     let mut calls: BTreeMap<String, u64> = BTreeMap::new();
     for metrics in &driven.metrics {
-        for (upstream, count) in good_calls(metrics) {
-            *calls.entry(upstream).or_default() += count;
+        for ((upstream, status), count) in calls_by_status(metrics) {
+            *figures.entry(format!("upstream.{}.status_{}", plain(&upstream), plain(&status))).or_default() += count as f64;
+            if status.starts_with('2') {
+                *calls.entry(upstream).or_default() += count;
+            }
         }
     }
     // A gateway that was killed has forgotten what it counted.

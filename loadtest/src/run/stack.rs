@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use toml::{Table, Value};
 
-use crate::provider::{Options, Provider, Stats};
+use crate::provider::{Options, Provider, Script, Stats};
 use crate::scenario::Scenario;
 use crate::servers::gateway::Gateway;
 use crate::servers::process::{Server, free_port};
@@ -48,7 +48,7 @@ impl Stack {
         let mut providers = BTreeMap::new();
         for (name, spec) in &scenario.providers {
             let options = Options { threads: 2, ..Options::default() };
-            let provider = Provider::start_with(spec.script.clone(), &options);
+            let provider = Provider::start_with(apart(spec.script.clone()), &options);
             providers.insert(name.clone(), provider.map_err(|error| format!("provider {name}: {error}"))?);
         }
         let redis = if scenario.redis { Some(redis::start(folder.path())?) } else { None };
@@ -87,9 +87,7 @@ impl Stack {
     pub fn begin(&self, scenario: &Scenario) {
         for (name, provider) in &self.providers {
             if let Some(spec) = scenario.providers.get(name) {
-                let mut script = scenario.script(spec);
-                script.apart.push(OWN_CHECK.to_owned());
-                provider.set_script(script);
+                provider.set_script(apart(scenario.script(spec)));
             }
         }
     }
@@ -107,6 +105,12 @@ impl Stack {
         };
         self.gateways.iter().map(both).collect()
     }
+}
+
+/// The script, with the gateway's own checks kept out of the log: they begin as soon as it listens.
+fn apart(mut script: Script) -> Script {
+    script.apart.push(OWN_CHECK.to_owned());
+    script
 }
 
 /// The configuration with everything that a scenario need not say.

@@ -121,5 +121,8 @@ fn state(state: &serde_json::Value) -> String {
     if state["draining"] == true {
         return "draining".to_owned();
     }
+    if state["unverified"] == true {
+        return "being checked".to_owned();
+    }
     state["breaker"].as_str().unwrap_or("unknown").replace('_', "-")
 }

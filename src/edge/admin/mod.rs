@@ -136,7 +136,7 @@ fn change_error(change: Change) -> ApiError {
         }
         Change::Unheard => ApiError::new(
             Code::StoreUnavailable,
-            "the shared store did not answer, so the change may take effect or not: look again in two seconds",
+            "a store did not answer, so the change may take effect or not: look again in two seconds",
         ),
         Change::Doubtful => {
             ApiError::new(Code::StoreUnavailable, "the change is in force, but the disk has not confirmed it")

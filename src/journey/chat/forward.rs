@@ -118,6 +118,7 @@ pub(super) async fn run(
     }
     let spent = bounds::spent(&call, model, &route, &told);
     let counted = Some(spent.tokens.saturating_add(spent.output_tokens)).filter(|_| !spent.estimated);
+    let input = counted.map(|_| spent.tokens);
     tally.spent.push(spent);
     let (kind, status) = match &end {
         End::Complete(_) => (OutcomeKind::Success { latency }, CallStatus::Http(200)),
@@ -128,7 +129,7 @@ pub(super) async fn run(
     permit.report(Report::plain(Outcome { kind, actual_tokens: counted, headers: rate }));
     let exemplar = call.context.trace.exemplar();
     worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, status, latency, exemplar);
-    call_ended(&span, status, counted);
+    call_ended(&span, status, input);
 
     let mut closed = settle::close(worker, call.subject(), &mut tally, end.error().as_ref()).await;
     let last = match (end, &closed.withheld) {

@@ -257,7 +257,7 @@ impl Opening<'_> {
                 let kind = OutcomeKind::Success { latency };
                 let actual_tokens = Some(counted).filter(|_| !spent.estimated);
                 permit.report(Report::plain(Outcome { kind, actual_tokens, headers: rate }));
-                call_ended(&span, status, actual_tokens);
+                call_ended(&span, status, actual_tokens.map(|_| spent.tokens));
                 self.note(&told, route);
                 tally.spent.push(spent);
                 Ok(Answer::Whole(body))
