@@ -144,6 +144,8 @@ impl Gateway {
         let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bytes = plan.server.max_buffered_bytes;
         let (bodies, answers, requests) = (BodyBudget::new(bytes), Room::new(bytes), Room::new(bytes));
+        let counted = Arc::clone(&bodies);
+        telemetry.metrics.buffered_by(move || counted.used());
         let (watch, asked) = sentinel::line();
         let shared = redis.as_ref().map(|redis| (redis.ledger.clone(), redis.quota.clone())).unwrap_or_default();
         let (told, kept) = (Arc::clone(&telemetry), Arc::clone(&journal));

@@ -64,7 +64,7 @@ pub struct Arguments {
     /// Encoding asked for; none: the member is not sent
     #[arg(long, value_enum)]
     encoding: Option<Encoding>,
-    /// Different requests; 0: no two are the same, a small number measures caches
+    /// Different requests; 0: no two are the same; a small number measures caches, nginx's own too
     #[arg(long, value_name = "N", default_value_t = 0)]
     different: u64,
     /// Traffic class sent as X-Traffic-Class
@@ -124,7 +124,7 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let workload = arguments.workload()?;
     let given = arguments.given_peers()?;
     let delay_ms = arguments.delay_ms.unwrap_or(if arguments.saturate { 0.0 } else { 20.0 });
-    let own = if given.is_empty() { Some(OwnPeers::start(delay_ms)?) } else { None };
+    let own = if given.is_empty() { Some(OwnPeers::start(delay_ms, arguments.different > 0)?) } else { None };
     let peers = own.as_ref().map_or(given, |own| own.peers.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let measuring = compare(&peers, &workload, |name, round, sample| {

@@ -61,7 +61,6 @@ pub async fn metrics(request: HttpRequest) -> HttpResponse {
         Err(error) => return respond::plain_error(&request, ClientDialect::OpenAi, &error),
     };
     let gateway = &worker.gateway;
-    gateway.telemetry.metrics.buffered_bytes(gateway.bodies.used());
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     let (content_type, text) = gateway.telemetry.metrics.render(accept);
     HttpResponse::Ok().insert_header((CONTENT_TYPE, content_type)).body(text)

@@ -93,7 +93,7 @@ fn embedded(finished: &Finished, task: &EmbedTask, entries: &[Entry]) -> Pieces 
         tokens,
         estimated,
     };
-    render_embed(context.dialect, answer).whole().map_or_else(Pieces::Vectors, Pieces::Whole)
+    render_embed(context.dialect, answer).whole().map_or_else(|pieces| Pieces::Vectors(*pieces), Pieces::Whole)
 }
 
 fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {

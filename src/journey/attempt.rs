@@ -282,25 +282,23 @@ impl Parts<'_> {
                 (hold, reserved)
             }
         };
-        if holds_money {
+        let record = holds_money.then(|| {
             // Noted first: a record that is told to have failed may be kept and written after all.
             hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
-            let record = Record::Hold(HoldRecord {
+            Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.call.context.request_id.clone(),
                 amount: hold.amount,
-            });
-            self.worker.scribe.write(vec![record]).await.map_err(|error| {
-                self.worker.gateway.telemetry.store_failed("hold", &error);
-                ApiError::new(
-                    Code::StoreUnavailable,
-                    "the ledger cannot be written, so nothing that costs money is called",
-                )
-            })?;
-        }
+            })
+        });
+        // On the tally before it is written: whoever cuts the journey meanwhile settles it after this record.
         tally.holds.push(hold);
+        self.worker.scribe.write(record.into_iter().collect()).await.map_err(|error| {
+            self.worker.gateway.telemetry.store_failed("hold", &error);
+            ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
+        })?;
         Ok(reserved)
     }
 

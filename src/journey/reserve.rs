@@ -123,6 +123,10 @@ impl Asker<'_> {
             ask,
             rolls: [rand::random(), rand::random()],
         };
+        if tries == Tries::Again {
+            // Retries are measured by the requests so far.
+            self.worker.flush_facts();
+        }
         let asked = self.worker.gateway.router.send(reserve);
         let answer = tokio::select! {
             answer = asked => answer,

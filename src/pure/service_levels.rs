@@ -337,6 +337,52 @@ mod tests {
         assert_eq!(levels.snapshot(at(700_000)).classes[0], ClassLevel::default());
     }
 
+    /// The same numbers on each run, evenly spread over 0 to 1 (exclusive of 0).
+    fn even(state: &mut u64) -> f64 {
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = *state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) >> 11).saturating_add(1) as f64 / (1_u64 << 53) as f64
+    }
+
+    #[test]
+    fn percentiles_agree_with_the_clients_own_record_within_one_percent() {
+        const REQUESTS: usize = 100_000;
+        const SLOT_MS: u64 = 300_000 / SLOTS as u64;
+        let (mut levels, mut seed) = (levels(), 20_261_130);
+        // What the clients wrote down: when, and how long it took.
+        let mut record: Vec<(u64, Duration)> = Vec::with_capacity(REQUESTS);
+        let mut compared = 0;
+        for number in 0..REQUESTS {
+            // Twenty minutes, four windows long; it grows slower by a half each minute, so that a window that forgot too
+            // little or too much would be far off.
+            let now = number as u64 * 1_200_000 / REQUESTS as u64;
+            let spread = (-2.0 * even(&mut seed).ln()).sqrt() * (std::f64::consts::TAU * even(&mut seed)).cos();
+            let slower = 1.5_f64.powf(now as f64 / 60_000.0);
+            let total = Duration::from_secs_f64((0.012 * slower * (0.8 * spread).exp()).min(3_000.0));
+            let fact = Fact { total, ..fact(Verdict::Answered, 1) };
+            levels.record(&fact, at(now));
+            record.push((now, total));
+            if number % 997 != 0 && number + 1 != REQUESTS {
+                continue;
+            }
+            let held = |(when, _): &&(u64, Duration)| when / SLOT_MS + SLOTS as u64 >= now / SLOT_MS;
+            let mut exact: Vec<Duration> = record.iter().filter(held).map(|(_, took)| *took).collect();
+            exact.sort_unstable();
+            let level = levels.snapshot(at(now)).classes[TrafficClass::InteractiveSearch as usize];
+            assert_eq!(level.count, exact.len() as u64, "at {now} ms");
+            for (q, shown) in [0.5, 0.95, 0.99].into_iter().zip(level.total.expect("requests")) {
+                let rank = ((q * exact.len() as f64).ceil() as usize).clamp(1, exact.len());
+                let off = shown.as_secs_f64() / exact[rank - 1].as_secs_f64() - 1.0;
+                assert!(off.abs() <= 0.01, "p{q} at {now} ms: {shown:?} is off by {off}");
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 3 * (REQUESTS.div_ceil(997) + 1));
+        assert!(record.len() as u64 > 2 * levels.snapshot(at(1_199_999)).classes[0].count, "most had left the window");
+    }
+
     #[test]
     fn new_lines_keep_what_was_counted() {
         let mut levels = levels();

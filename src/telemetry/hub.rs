@@ -20,9 +20,9 @@ use super::events::Events;
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, LabelPlan, MachineName, Objective, Quantile, StoreName,
 };
-use super::lines::Lines;
-use super::logs::{self, TelemetryGuard};
+use super::logs::{self, RequestLog, TelemetryGuard};
 use super::metrics::Metrics;
+use super::otlp::metrics::MetricExport;
 use super::timeline::Timeline;
 use super::traces::RequestTrace;
 
@@ -32,7 +32,7 @@ const TIMELINE_EVENTS: usize = 2_000;
 /// Percentiles that are published for query embedding, in the order in which levels state them.
 const QUANTILES: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
 
-/// Metrics, events and the export of traces of one process.
+/// Metrics, events and their export, and that of traces, of one process.
 #[derive(Debug)]
 pub struct Telemetry {
     /// Numbers.
@@ -40,19 +40,24 @@ pub struct Telemetry {
     /// What people should hear of.
     pub events: Events,
     exports: bool,
-    /// Where requests are logged as JSON; `None`: as any other event.
-    pub(super) request_lines: Option<Lines>,
+    pub(super) request_log: RequestLog,
     guard: Mutex<TelemetryGuard>,
+    metric_export: Mutex<Option<MetricExport>>,
 }
 
 impl Telemetry {
-    /// Starts logging and, where the environment names a receiver, the export of traces.
+    /// Starts logging and, where the environment names a receiver, the export of traces and metrics.
     pub fn start(plan: &Plan) -> Arc<Telemetry> {
         let guard = logs::init();
         let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
         let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
-        let (exports, request_lines) = (guard.exports(), guard.json_lines().cloned());
-        Arc::new(Telemetry { metrics, events, exports, request_lines, guard: Mutex::new(guard) })
+        let (exports, request_log) = (guard.exports(), guard.request_log());
+        let metric_export = MetricExport::from_env(&metrics).unwrap_or_else(|error| {
+            tracing::warn!(%error, "metrics are not exported");
+            None
+        });
+        let (guard, metric_export) = (Mutex::new(guard), Mutex::new(metric_export));
+        Arc::new(Telemetry { metrics, events, exports, request_log, guard, metric_export })
     }
 
     /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only where
@@ -69,6 +74,8 @@ impl Telemetry {
 
     /// Delivers what is queued; blocks for a few seconds at most.
     pub fn stop(&self) {
+        // First, as what it has to say about its end should still be logged.
+        drop(self.metric_export.lock().take());
         self.guard.lock().shutdown();
     }
 

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::Level;
 use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -75,8 +76,22 @@ pub struct TelemetryGuard {
     lost: LostSpans,
     /// Nothing where logging was set up before.
     writer: Option<LineWriter>,
-    plain: Option<Lines>,
+    requests: RequestLog,
 }
+
+/// How requests are logged.
+#[derive(Debug, Clone)]
+pub enum RequestLog {
+    /// Like any other event.
+    Events,
+    /// As JSON that goes straight to where lines go.
+    Json(Lines),
+    /// Not at all: the filter says so.
+    Off,
+}
+
+/// The target of the lines about requests, for filters.
+pub const REQUEST_TARGET: &str = "vectorgate::request";
 
 impl TelemetryGuard {
     /// Whether spans are exported.
@@ -89,9 +104,9 @@ impl TelemetryGuard {
         &self.lost
     }
 
-    /// Where lines go that are JSON already; `None` where lines are for people, or another set-up is in force.
-    pub fn json_lines(&self) -> Option<&Lines> {
-        self.plain.as_ref()
+    /// How requests are logged.
+    pub fn request_log(&self) -> RequestLog {
+        self.requests.clone()
     }
 
     /// Delivers queued spans, ends the export and writes the log lines that are still waiting; what is logged afterwards
@@ -142,8 +157,18 @@ pub fn init() -> TelemetryGuard {
     for complaint in &options.complaints {
         tracing::warn!("{complaint}");
     }
-    let plain = (writer.is_some() && options.format == LogFormat::Json).then_some(lines);
-    TelemetryGuard { provider, lost, writer, plain }
+    let requests = if writer.is_some() { request_log(&options, lines) } else { RequestLog::Events };
+    TelemetryGuard { provider, lost, writer, requests }
+}
+
+/// A filter that looks at more than targets and levels is asked about each event.
+fn request_log(options: &LogOptions, lines: Lines) -> RequestLog {
+    let filter = options.filter.parse::<Targets>().ok().filter(|_| options.format == LogFormat::Json);
+    match filter.map(|targets| targets.would_enable(REQUEST_TARGET, &Level::INFO)) {
+        None => RequestLog::Events,
+        Some(true) => RequestLog::Json(lines),
+        Some(false) => RequestLog::Off,
+    }
 }
 
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
@@ -217,6 +242,19 @@ mod tests {
         check(&[("RUST_LOG", "debug")], true, LogFormat::Pretty, "debug", 0);
         check(&[("RUST_LOG", "debug"), ("VECTORGATE_LOG", "warn")], true, LogFormat::Pretty, "warn", 0);
         check(&[("VECTORGATE_LOG", "a=b=c"), ("RUST_LOG", "debug")], true, LogFormat::Pretty, "debug", 1);
+    }
+
+    #[test]
+    fn requests_are_logged_as_the_filter_says() {
+        let check = |format, filter: &str| {
+            let options = LogOptions { format, filter: filter.to_owned(), complaints: Vec::new() };
+            request_log(&options, Lines::default())
+        };
+        assert!(matches!(check(LogFormat::Json, DEFAULT_FILTER), RequestLog::Json(_)));
+        assert!(matches!(check(LogFormat::Json, "info,vectorgate::request=off"), RequestLog::Off));
+        assert!(matches!(check(LogFormat::Json, "warn"), RequestLog::Off));
+        assert!(matches!(check(LogFormat::Json, "info,vectorgate[request{a=1}]=debug"), RequestLog::Events));
+        assert!(matches!(check(LogFormat::Pretty, "info"), RequestLog::Events));
     }
 
     #[derive(Clone, Default)]

@@ -82,6 +82,18 @@ pub struct Metrics {
     shortfalls: Counter,
     events_dropped: Counter,
     spans_lost: Counter,
+    exports_lost: Counter,
+    bodies: Bodies,
+}
+
+/// Who knows how many bytes of request bodies are in memory.
+#[derive(Default)]
+struct Bodies(OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>);
+
+impl std::fmt::Debug for Bodies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Bodies").field(&self.0.get().is_some()).finish()
+    }
 }
 
 impl Metrics {
@@ -120,6 +132,8 @@ impl Metrics {
             shortfalls: Counter::default(),
             events_dropped: Counter::default(),
             spans_lost: lost.0.clone(),
+            exports_lost: Counter::default(),
+            bodies: Bodies::default(),
             requests,
             tenants,
             collections,
@@ -145,6 +159,7 @@ impl Metrics {
         names::RELOADS.register(&mut registry, metrics.reloads.clone());
         names::EVENTS_DROPPED.register(&mut registry, metrics.events_dropped.clone());
         names::SPANS_LOST.register(&mut registry, metrics.spans_lost.clone());
+        names::EXPORTS_LOST.register(&mut registry, metrics.exports_lost.clone());
         names::BUILD.register(&mut registry, Info::new(ByVersion { version: env!("CARGO_PKG_VERSION") }));
         metrics.start_from_zero();
         Arc::new(Metrics { registry, ..metrics })
@@ -352,9 +367,9 @@ impl Metrics {
         self.impossible.get_or_create(&ByMachine { machine }).inc();
     }
 
-    /// Request bodies held in memory, bytes.
-    pub fn buffered_bytes(&self, bytes: u64) {
-        self.buffered.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    /// How many bytes of request bodies are in memory is asked of `read` at each exposition. Said once.
+    pub fn buffered_by(&self, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        drop(self.bodies.0.set(Box::new(read)));
     }
 
     /// A store failed an operation.
@@ -377,6 +392,11 @@ impl Metrics {
         self.shortfalls.inc();
     }
 
+    /// A receiver did not take a delivery of the metrics.
+    pub fn export_lost(&self) {
+        self.exports_lost.inc();
+    }
+
     /// A reload ended.
     pub fn reloaded(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ByReload { result }).inc();
@@ -389,6 +409,9 @@ impl Metrics {
 
     /// Brings derived gauges up to date; done before each exposition.
     pub(super) fn derive(&self) {
+        if let Some(read) = self.bodies.0.get() {
+            self.buffered.set(i64::try_from(read()).unwrap_or(i64::MAX));
+        }
         self.tables.load().tenants.derive();
     }
 }

@@ -140,6 +140,8 @@ names! {
         "Events that fell off the end of the in-process timeline";
     SPANS_LOST = "vectorgate_trace_spans_lost_total", Total,
         "Finished spans that could not be delivered to the trace receiver";
+    EXPORTS_LOST = "vectorgate_metric_exports_lost_total", Total,
+        "Deliveries of the metrics by OTLP that the receiver did not take; the next one makes up for it";
     BUILD = "vectorgate_build", Plain,
         "The running version";
 }

@@ -1,5 +1,5 @@
 //! Delivery of finished spans by OTLP, as the standard `OTEL_*` variables say. Owns the exporter and its thread; knows
-//! nothing about what the spans mean.
+//! nothing about what the spans mean. [`metrics`] delivers the numbers.
 //!
 //! Spans wait in the batch processor's bounded queue and are dropped when it is full, so a dead receiver costs neither
 //! time nor memory. The processor drives its exporter from a thread without a tokio runtime, which the asynchronous
@@ -17,11 +17,15 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracerProvider, SpanData, 
 use prometheus_client::metrics::counter::Counter;
 use tokio::runtime::{Builder, Runtime};
 
+pub mod metrics;
+mod points;
+mod settings;
+
 /// How many finished spans could not be delivered: shared by the exporter and the metrics page.
 #[derive(Debug, Clone, Default)]
 pub struct LostSpans(pub(super) Counter);
 
-/// Why traces cannot be exported.
+/// Why traces or metrics cannot be exported.
 #[derive(Debug)]
 pub struct OtlpError(String);
 
@@ -142,7 +146,7 @@ mod tests {
     }
 
     /// Answers one request with 200 and returns its head and body.
-    fn receive_one(listener: TcpListener) -> (String, Vec<u8>) {
+    pub(in crate::telemetry::otlp) fn receive_one(listener: TcpListener) -> (String, Vec<u8>) {
         let (mut stream, _) = listener.accept().expect("a connection");
         let mut seen = Vec::new();
         let mut chunk = [0_u8; 4096];

@@ -1,6 +1,6 @@
 //! RG-whc3: an upstream that dies in the middle of an answer, in every way, and one that fails before it.
 
-use loadtest::provider::{Chat, Cut, Effect, Framing, Pace, Provider};
+use loadtest::provider::{Chat, Cut, Effect, Fault, Framing, Pace, Provider};
 use serde_json::Value;
 
 use super::*;
@@ -95,6 +95,32 @@ async fn rg_whc3_before_the_first_event_another_upstream_takes_over() {
         assert_eq!((bad.call_count(), good.call_count()), (1, 1), "{name}");
         let records = records(&gateway, 1).await;
         assert_eq!(bill(&records[0]), (3, 5, "0.013", false), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn rg_5fbn_transport_failures_fail_over_like_errors_do() {
+    let good = Provider::start(Script::new());
+    let good_url = format!("{}/v1", good.base_url());
+    let faults = [Fault::AcceptAndClose, Fault::ResetAfterBody, Fault::CloseAfterBody, Fault::Garbage];
+    let broken: Vec<Provider> =
+        faults.into_iter().map(|fault| Provider::start(Script::new().always(Effect::fault(fault)))).collect();
+    let refused = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let mut urls: Vec<String> = broken.iter().map(|provider| format!("{}/v1", provider.base_url())).collect();
+    urls.push(format!("http://{refused}/v1"));
+    urls.push("http://no-such-host.invalid/v1".to_owned());
+    for (place, url) in urls.iter().enumerate() {
+        let mut config = chat_config(&[("bad", "openai", url)], "", "budget = \"10\"", PATIENT);
+        config.push_str(&upstream("good", "openai", &good_url, "talk"));
+        config.push_str("tier = 1\n");
+        let gateway = Gateway::start(&config);
+        for streams in [true, false] {
+            let answer = gateway.post("/v1/chat/completions", KEY, &[], ask(streams).to_string()).await;
+            assert_eq!((answer.status, answer.header("x-gateway-upstream")), (200, "good"), "{place}: {}", answer.text);
+            assert!(answer.text.contains("word4"), "{place}: {}", answer.text);
+        }
+        let records = records(&gateway, 2).await;
+        assert!(records.iter().all(|record| bill(record) == (3, 5, "0.013", false)), "{place}: {records:?}");
     }
 }
 

@@ -4,10 +4,12 @@ pub mod browser;
 mod doors;
 mod levels;
 mod logs;
+mod metrics_out;
 mod openapi;
 mod outcomes;
 mod prometheus;
 mod receiver;
+mod schemathesis;
 mod traces;
 
 use std::time::{Duration, Instant};

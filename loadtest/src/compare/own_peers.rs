@@ -30,18 +30,21 @@ pub struct OwnPeers {
 }
 
 impl OwnPeers {
-    /// Starts them, the provider with this delay.
+    /// Starts them, the provider with this delay; where the load is for `caches`, nginx has one, too.
     ///
     /// # Errors
     /// Which of them did not start and why; those already started are ended.
-    pub fn start(delay_ms: f64) -> Result<Self, String> {
+    pub fn start(delay_ms: f64, caches: bool) -> Result<Self, String> {
         let script = Script { width: 1536, delay: Delay::FixedMs(delay_ms), ..Script::new().canned() };
         let options = Options { threads: 2, ..Options::default() };
         let provider = Provider::start_with(script, &options).map_err(|error| format!("provider: {error}"))?;
         let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
         let upstream = provider.addr();
         let mut peers = vec![peer("direct", upstream, None)?];
-        let nginx = nginx::start("nginx", folder.path(), upstream)?;
+        let nginx = match caches {
+            true => nginx::start_caching("nginx", folder.path(), upstream)?,
+            false => nginx::start("nginx", folder.path(), upstream)?,
+        };
         if let Some(nginx) = &nginx {
             peers.push(peer("nginx", nginx.address, Some(nginx.pid()))?);
         }

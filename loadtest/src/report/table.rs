@@ -31,14 +31,15 @@ pub(super) fn number(value: f64) -> String {
     }
     let size = value.abs();
     if size >= 1000.0 || (value.fract() == 0.0 && size < 1e15) {
-        format!("{value:.0}")
-    } else if size >= 100.0 {
-        format!("{value:.1}")
-    } else if size >= 0.01 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.4}")
+        return format!("{value:.0}");
     }
+    let text = match size {
+        100.0.. => format!("{value:.1}"),
+        10.0.. => format!("{value:.2}"),
+        0.001.. => format!("{value:.4}"),
+        _ => format!("{value:.9}"),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn texts<const N: usize>(cells: [&str; N]) -> Vec<String> {
@@ -294,7 +295,7 @@ mod tests {
     fn numbers_are_short() {
         assert_eq!(
             [0.0, 0.005, 1.234, 123.46, 4567.8, f64::NAN].map(number),
-            ["0", "0.0050", "1.23", "123.5", "4568", "–"]
+            ["0", "0.005", "1.234", "123.5", "4568", "–"]
         );
     }
 }

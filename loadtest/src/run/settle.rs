@@ -68,10 +68,12 @@ fn mark(span: &Span) -> Mark {
 fn marks(scenario: &Scenario, driven: &Driven) -> Vec<Mark> {
     let mut marks = driven.marks.clone();
     for (provider, spec) in &scenario.providers {
-        for fault in &spec.faults {
-            let concerned = |span: &&Span| fault.phase.as_ref().is_none_or(|phase| *phase == span.name);
-            for span in driven.spans.iter().filter(concerned) {
-                let name = format!("{provider}: {}", fault.name);
+        for span in driven.spans.iter() {
+            let concerned =
+                spec.faults.iter().filter(|fault| fault.phase.as_ref().is_none_or(|phase| *phase == span.name));
+            let names: Vec<&str> = concerned.map(|fault| fault.name.as_str()).collect();
+            if !names.is_empty() {
+                let name = format!("{provider}: {}", names.join(", "));
                 marks.push(Mark { name, from_s: span.from_s, to_s: span.to_s });
             }
         }

@@ -13,19 +13,41 @@ use super::process::{Server, answers_http, free_port};
 /// # Errors
 /// It did not come up.
 pub fn start(name: &str, folder: &Path, upstream: SocketAddr) -> Result<Option<Server>, String> {
+    start_with(name, folder, upstream, "")
+}
+
+/// The same with a cache: nginx keeps each good answer and gives it to everybody who sends the same body.
+///
+/// # Errors
+/// It did not come up.
+pub fn start_caching(name: &str, folder: &Path, upstream: SocketAddr) -> Result<Option<Server>, String> {
+    start_with(name, folder, upstream, CACHE)
+}
+
+/// A cache keyed by path and body.
+const CACHE: &str = "proxy_cache answers;
+            proxy_cache_key \"$request_uri $request_body\";
+            proxy_cache_methods POST;
+            proxy_cache_valid 200 1h;
+            proxy_cache_lock on;
+            proxy_ignore_headers Cache-Control Expires Set-Cookie Vary;
+            client_body_buffer_size 1m;
+            client_body_in_single_buffer on;";
+
+fn start_with(name: &str, folder: &Path, upstream: SocketAddr, cache: &str) -> Result<Option<Server>, String> {
     let Some(program) = find_program("nginx") else { return Ok(None) };
     let explain = |error: std::io::Error| format!("{name}: {error}");
     let address = free_port().map_err(explain)?;
     let home = folder.join(name);
     fs::create_dir_all(&home).map_err(explain)?;
     let file = home.join("nginx.conf");
-    fs::write(&file, config(address, upstream, &home)).map_err(explain)?;
+    fs::write(&file, config(address, upstream, &home, cache)).map_err(explain)?;
     let mut command = Command::new(program);
     command.arg("-p").arg(&home).arg("-c").arg(&file).args(["-e", "stderr"]);
     Server::start(name, command, address, folder, answers_http).map(Some)
 }
 
-fn config(address: SocketAddr, upstream: SocketAddr, home: &Path) -> String {
+fn config(address: SocketAddr, upstream: SocketAddr, home: &Path, cache: &str) -> String {
     let home = home.display();
     format!(
         "daemon off;
@@ -42,6 +64,7 @@ http {{
     uwsgi_temp_path {home}/uwsgi;
     scgi_temp_path {home}/scgi;
     keepalive_requests 1000000;
+    proxy_cache_path {home}/cache keys_zone=answers:16m max_size=1g;
     upstream provider {{ server {upstream}; keepalive 256; keepalive_requests 1000000; }}
     server {{
         listen {address} backlog=4096;
@@ -49,6 +72,7 @@ http {{
             proxy_pass http://provider;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
+            {cache}
         }}
     }}
 }}
@@ -64,10 +88,12 @@ mod tests {
     fn nginx_keeps_its_files_in_the_folder_of_the_run() {
         let address: SocketAddr = "127.0.0.1:1".parse().expect("an address");
         let upstream: SocketAddr = "127.0.0.1:9".parse().expect("an address");
-        let text = config(address, upstream, Path::new("/somewhere"));
+        let text = config(address, upstream, Path::new("/somewhere"), "");
+        assert!(!text.contains("proxy_cache answers;"));
+        assert!(config(address, upstream, Path::new("/somewhere"), CACHE).contains("proxy_cache answers;"));
         assert!(text.contains("server 127.0.0.1:9;") && text.contains("listen 127.0.0.1:1 "));
         let paths = text.lines().filter(|line| line.contains("_path ") || line.trim_start().starts_with("pid "));
-        assert!(paths.clone().count() == 6 && paths.clone().all(|line| line.contains(" /somewhere/")));
+        assert!(paths.clone().count() == 7 && paths.clone().all(|line| line.contains(" /somewhere/")));
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }
 }

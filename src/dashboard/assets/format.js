@@ -35,6 +35,7 @@ export function ms(value) {
 
 /** An objective's line: configured in whole or half milliseconds, so without padding. */
 export function line(value) {
+  if (value >= 1000) return `${Number((value / 1000).toFixed(3))} s`;
   return `${Number(value.toFixed(3))} ms`;
 }
 

@@ -131,14 +131,14 @@ export function showTiles(snapshot) {
 
 /** Rows of a small table, their cells kept. */
 function fill(table, rows) {
-  const body = table.tBodies[0];
+  const [body, headings] = [table.tBodies[0], table.tHead.rows[0].cells];
   rows.forEach((cells, at) => {
     const line = body.rows[at] ?? body.insertRow();
     cells.forEach((cell, column) => {
       const { text, state, numeric } = typeof cell === "object" ? cell : { text: cell, numeric: column > 0 };
       let node = line.cells[column];
       if (!node) {
-        node = el(column === 0 ? "th" : "td", { scope: column === 0 ? "row" : undefined, class: numeric ? "n" : undefined });
+        node = el(column === 0 ? "th" : "td", { scope: column === 0 ? "row" : undefined, class: numeric ? "n" : undefined, "data-label": headings[column].textContent });
         line.append(node);
       }
       say(node, text);
@@ -162,6 +162,8 @@ export function showClasses(snapshot) {
 }
 
 const LIMITS = { "5m": 14.4, "30m": 6, "1h": 14.4, "6h": 6 };
+/** What an objective counts. */
+const ASKED = { rerank: "reranks", chat: "chats" };
 const URGENCY = { calm: ["Within budget", "good"], slow: ["Burning: look today", "warn"], fast: ["Burning fast: look now", "bad"] };
 
 export function showObjectives(snapshot) {
@@ -170,7 +172,7 @@ export function showObjectives(snapshot) {
     const [word, state] = spent ? ["Overspent", "warn"] : URGENCY[objective.urgency];
     const share = 1 - objective.allowed_bad;
     return [
-      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of ${objective.class === "rerank" ? "reranks" : "queries"} within ${line(objective.line_ms)}`,
+      `${(share * 100).toFixed(share > 0.99 ? 1 : 0)} % of ${ASKED[objective.class] ?? "queries"} within ${line(objective.line_ms)}`,
       { text: word, state, numeric: false },
       { text: percent(objective.budget_remaining), state: objective.budget_remaining <= 0 ? "bad" : "", numeric: true },
       ...objective.burn.map((b) => ({ text: burn(b.rate), state: b.rate > LIMITS[b.window] ? "bad" : "", numeric: true })),

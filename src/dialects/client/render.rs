@@ -216,13 +216,13 @@ impl EmbedChunks {
     ///
     /// # Errors
     /// It is longer: an iterator over its pieces.
-    pub fn whole(mut self) -> Result<Bytes, EmbedChunks> {
+    pub fn whole(mut self) -> Result<Bytes, Box<EmbedChunks>> {
         if self.vectors.iter().any(|vector| self.shares(vector)) {
-            return Err(self);
+            return Err(Box::new(self));
         }
         let likely: usize = self.vectors.iter().map(|vector| AROUND_ITEM + vector.likely_text_len()).sum();
         if likely.saturating_mul(self.lists.len()) >= PIECE {
-            return Err(self);
+            return Err(Box::new(self));
         }
         let mut whole = self.next().unwrap_or_default();
         if !self.done {

@@ -270,6 +270,9 @@ pub(super) fn shared() -> Value {
     let amount = || json!({ "type": "string", "pattern": "^-?[0-9]+(\\.[0-9]+)?$", "description": "Exact decimal" });
     let or_none = |schema: Value| json!({ "anyOf": [schema, { "type": "null" }] });
     let periods = [BudgetPeriod::None, BudgetPeriod::Day, BudgetPeriod::Month];
+    let mut key = object(&["fingerprint"], &[("fingerprint", Text)]);
+    key["properties"]["created"] =
+        json!({ "type": ["string", "null"], "format": "date-time", "description": "Not known of keys in the file" });
     let tenant = json!({
         "type": "object",
         "required": ["id", "budget", "remaining", "held", "spent", "period", "keys"],
@@ -281,7 +284,7 @@ pub(super) fn shared() -> Value {
             "spent": amount(),
             "credits": amount(),
             "period": { "enum": periods.map(|period| serde_json::to_value(period).unwrap_or_default()) },
-            "keys": { "type": "array", "items": object(&["fingerprint"], &[("fingerprint", Text), ("created", Text)]) },
+            "keys": { "type": "array", "items": key },
             "source": { "enum": ["file", "admin"] },
             "stale": { "type": "boolean", "description": "the shared ledger does not answer: this is what it said last" },
             "replicas": reference("Replicas"),

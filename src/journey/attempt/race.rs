@@ -193,6 +193,7 @@ impl Parts<'_> {
             ask: self.ask(range, false),
             rolls: [rand::random(), rand::random()],
         };
+        self.worker.flush_facts();
         let reserved = self.worker.gateway.router.send(ask).await.ok()?.ok()?;
         let route = *others.get(reserved.route)?;
         self.worker.gateway.telemetry.metrics.hedged(&self.routes[route].upstream.plan.id);

@@ -1,0 +1,289 @@
+//! Delivery of the metrics page by OTLP: a thread of its own reads the page at each interval and sends it. Owns when and
+//! to whom; knows nothing of what the numbers mean.
+//!
+//! Totals are cumulative, so a delivery that fails needs no second try: the next one says all that it said. At most one
+//! is under way and nothing waits, so a dead receiver costs neither memory nor anybody's time but this thread's.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
+use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message as _;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::telemetry::metrics::Metrics;
+
+use super::OtlpError;
+use super::points::{Span, metrics_of};
+use super::settings::Settings;
+
+/// Longest wait for the last delivery, at the process's end.
+const LAST: Duration = Duration::from_secs(3);
+
+/// Bytes of a receiver's answer that are looked at.
+const ANSWER: usize = 64 << 10;
+
+/// The export of metrics; dropping it delivers once more, for a few seconds at most, and ends it.
+#[derive(Debug)]
+#[must_use = "dropping it ends the export of metrics"]
+pub struct MetricExport {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricExport {
+    /// Starts to export `metrics` if the process's environment names a receiver.
+    ///
+    /// # Errors
+    /// A variable that cannot be used, or no thread or TLS to be had.
+    pub fn from_env(metrics: &Arc<Metrics>) -> Result<Option<MetricExport>, OtlpError> {
+        let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+        settings.map(|settings| MetricExport::start(settings, Arc::clone(metrics))).transpose()
+    }
+
+    fn start(settings: Settings, metrics: Arc<Metrics>) -> Result<MetricExport, OtlpError> {
+        // A second installation is refused and means that the caller has chosen already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let fail = |error: &dyn std::fmt::Display| OtlpError(error.to_string());
+        let client = Client::builder()
+            .timeout(settings.timeout)
+            // The headers may hold a secret that is meant for this receiver alone.
+            .redirect(Policy::none())
+            .build()
+            .map_err(|error| fail(&error))?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| fail(&error))?;
+        let (stop, stopped) = oneshot::channel();
+        let courier =
+            Courier { settings, client, metrics, resource: resource(), started: nanoseconds(), failing: false };
+        let thread = std::thread::Builder::new()
+            .name("otlp-metrics".to_owned())
+            .spawn(move || runtime.block_on(courier.run(stopped)))
+            .map_err(|error| fail(&error))?;
+        Ok(MetricExport { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for MetricExport {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the export of metrics ended by a fault");
+        }
+    }
+}
+
+/// What the thread has at hand.
+struct Courier {
+    settings: Settings,
+    client: Client,
+    metrics: Arc<Metrics>,
+    resource: Vec<KeyValue>,
+    started: u64,
+    /// The last delivery failed.
+    failing: bool,
+}
+
+impl Courier {
+    /// Delivers at each interval until `stopped` resolves, and then once more. Not cancel-safe: the last delivery is lost.
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut stopped => break,
+                () = sleep(self.settings.interval) => {}
+            }
+            let result = tokio::select! {
+                biased;
+                _ = &mut stopped => break,
+                result = self.deliver() => result,
+            };
+            self.note(result);
+        }
+        let last =
+            timeout(LAST, self.deliver()).await.unwrap_or_else(|_| Err("the receiver does not answer".to_owned()));
+        self.note(last);
+    }
+
+    /// Sends the page as it is now. Safe to cancel: the receiver may or may not have it then.
+    async fn deliver(&self) -> Result<(), String> {
+        let (content, coding) = self.body();
+        let mut request = self.client.post(self.settings.endpoint.clone()).headers(self.settings.headers.clone());
+        request = request.header(CONTENT_TYPE, "application/x-protobuf");
+        if let Some(coding) = coding {
+            request = request.header(CONTENT_ENCODING, coding);
+        }
+        // Without the address: it may hold a password.
+        let answer = request.body(content).send().await.map_err(|error| error.without_url().to_string())?;
+        if !answer.status().is_success() {
+            return Err(format!("the receiver answered with {}", answer.status().as_u16()));
+        }
+        match rejected(answer).await {
+            0 => Ok(()),
+            points => Err(format!("the receiver refused {points} of the numbers")),
+        }
+    }
+
+    /// The request's body, and its coding if it has one.
+    fn body(&self) -> (Vec<u8>, Option<&'static str>) {
+        let (_, page) = self.metrics.render(None);
+        let metrics = metrics_of(&page, Span { started: self.started, now: nanoseconds() });
+        let scope = InstrumentationScope {
+            name: "vectorgate".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let resource = Resource { attributes: self.resource.clone(), ..Resource::default() };
+        let plain = ExportMetricsServiceRequest {
+            resource_metrics: vec![ResourceMetrics {
+                resource: Some(resource),
+                scope_metrics: vec![ScopeMetrics { scope: Some(scope), metrics, schema_url: String::new() }],
+                schema_url: String::new(),
+            }],
+        }
+        .encode_to_vec();
+        if !self.settings.gzip {
+            return (plain, None);
+        }
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        match encoder.write_all(&plain).and_then(|()| encoder.finish()) {
+            Ok(small) => (small, Some("gzip")),
+            Err(_) => (plain, None),
+        }
+    }
+
+    /// Counts what was lost, and tells of a beginning and an end of it: a line for each would be noise.
+    fn note(&mut self, result: Result<(), String>) {
+        match result {
+            Ok(()) if self.failing => tracing::info!("metrics are delivered by OTLP again"),
+            Ok(()) => {}
+            Err(reason) => {
+                self.metrics.export_lost();
+                if !self.failing {
+                    tracing::warn!(reason, "metrics could not be delivered by OTLP; the next delivery makes up for it");
+                }
+                self.failing = true;
+                return;
+            }
+        }
+        self.failing = false;
+    }
+}
+
+/// How many numbers the receiver took the delivery without.
+async fn rejected(mut answer: Response) -> i64 {
+    let mut body = Vec::new();
+    while let Ok(Some(chunk)) = answer.chunk().await {
+        if body.len() + chunk.len() > ANSWER {
+            return 0;
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let answer = ExportMetricsServiceResponse::decode(body.as_slice()).unwrap_or_default();
+    answer.partial_success.map_or(0, |partly| partly.rejected_data_points.max(0))
+}
+
+fn resource() -> Vec<KeyValue> {
+    let attribute = |(key, value): (&opentelemetry::Key, &opentelemetry::Value)| KeyValue {
+        key: key.to_string(),
+        value: Some(value.clone().into()),
+        ..KeyValue::default()
+    };
+    super::resource().iter().map(attribute).collect()
+}
+
+/// The wall clock, nanoseconds since 1970.
+fn nanoseconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use opentelemetry_proto::tonic::metrics::v1::Metric;
+
+    use crate::telemetry::exposition::tests::support;
+
+    use super::super::tests::receive_one;
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Settings {
+        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Settings::from_env(get).expect("usable").expect("switched on")
+    }
+
+    fn metrics_in(body: &[u8]) -> Vec<Metric> {
+        let request = ExportMetricsServiceRequest::decode(body).expect("an export");
+        request.resource_metrics.into_iter().flat_map(|one| one.scope_metrics).flat_map(|scope| scope.metrics).collect()
+    }
+
+    #[test]
+    fn the_last_delivery_is_made_before_the_end_with_headers_and_gzip() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let receiver = thread::spawn(move || receive_one(listener));
+        let metrics = support::metrics();
+        let settings = settings(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &url),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-scope=one"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ]);
+        drop(MetricExport::start(settings, Arc::clone(&metrics)).expect("started"));
+        let (head, body) = receiver.join().expect("the receiver's thread");
+        assert!(head.starts_with("post /v1/metrics "), "{head}");
+        for line in ["x-scope: one", "content-encoding: gzip", "content-type: application/x-protobuf"] {
+            assert!(head.contains(line), "{line} in {head}");
+        }
+        let mut plain = Vec::new();
+        flate2::read::GzDecoder::new(body.as_slice()).read_to_end(&mut plain).expect("gzip");
+        assert!(memchr::memmem::find(&plain, b"service.name").is_some());
+        let sent = metrics_in(&plain);
+        assert!(sent.iter().any(|metric| metric.name == "vectorgate_build_info"), "{sent:?}");
+        assert!(!support_lost(&metrics));
+    }
+
+    fn support_lost(metrics: &Metrics) -> bool {
+        support::page(metrics).value("vectorgate_metric_exports_lost_total", &[]) != Some(0.0)
+    }
+
+    #[test]
+    fn a_dead_receiver_costs_a_count_and_nothing_else() {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let metrics = support::metrics();
+        let settings = settings(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{free}"))]);
+        drop(MetricExport::start(settings, Arc::clone(&metrics)).expect("started"));
+        assert!(support_lost(&metrics));
+    }
+
+    #[test]
+    fn a_receiver_that_never_answers_does_not_hold_up_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let metrics = support::metrics();
+        let settings = settings(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", &url),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "1"),
+        ]);
+        let export = MetricExport::start(settings, Arc::clone(&metrics)).expect("started");
+        let (first, _) = listener.accept().expect("a delivery under way");
+        drop(export);
+        assert!(support_lost(&metrics));
+        drop(first);
+    }
+}
