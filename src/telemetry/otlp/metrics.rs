@@ -7,7 +7,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
@@ -21,6 +21,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use crate::clock;
 use crate::telemetry::metrics::Metrics;
 
 use super::OtlpError;
@@ -205,8 +206,7 @@ fn resource() -> Vec<KeyValue> {
 
 /// The wall clock, nanoseconds since 1970.
 fn nanoseconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(clock::wall().0).unwrap_or_default().saturating_mul(1_000_000)
 }
 
 #[cfg(test)]
