@@ -179,6 +179,12 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_of_nothing_is_refused() {
+        let refusal = read(&[ALL, ("OTEL_METRIC_EXPORT_INTERVAL", "0")]).expect_err("unusable");
+        assert_eq!(refusal, "OTEL_METRIC_EXPORT_INTERVAL must be a number of milliseconds above 0");
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named_without_its_value() {
         check_refused("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector;4318");
         check_refused("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "grpc://collector");
@@ -186,7 +192,7 @@ mod tests {
         check_refused("OTEL_EXPORTER_OTLP_HEADERS", "name=%2");
         check_refused("OTEL_EXPORTER_OTLP_HEADERS", "name=%0a%zz");
         check_refused("OTEL_EXPORTER_OTLP_COMPRESSION", "lzma");
-        check_refused("OTEL_METRIC_EXPORT_INTERVAL", "0");
+        check_refused("OTEL_METRIC_EXPORT_INTERVAL", "-5");
         check_refused("OTEL_EXPORTER_OTLP_TIMEOUT", "soon");
     }
 }
