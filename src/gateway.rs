@@ -186,6 +186,7 @@ impl Gateway {
         gateway.tell_stages(&running, &running);
         gateway.warn_of_retirements(&running.plan);
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
+        actix_web::rt::spawn(write_again(Arc::downgrade(&gateway)));
         if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
             actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
         }
@@ -203,6 +204,22 @@ impl Gateway {
             let upstream = one.upstream.as_ref().map_or("all", |upstream| upstream.as_str());
             tracing::warn!(%model, upstream, %on, days_left = one.days_left(clock::wall()), "a model will be retired");
         }
+    }
+}
+
+/// How often a disk that refused is asked again.
+const WRITE_AGAIN_EVERY: Duration = Duration::from_millis(500);
+
+/// Writes what the disk refused as soon as it takes it: balancers that were told of it send no request which would.
+async fn write_again(gateway: Weak<Gateway>) {
+    while let Some(gateway) = gateway.upgrade() {
+        if !gateway.journal.healthy() {
+            let journal = Arc::clone(&gateway.journal);
+            let tried = spawn_blocking(move || journal.retry()).await;
+            tracing::debug!(?tried, "the journal was written again");
+        }
+        drop(gateway);
+        tokio::time::sleep(WRITE_AGAIN_EVERY).await;
     }
 }
 

@@ -238,7 +238,7 @@ fn a_budget_needs_prices_of_both_models_of_a_collection() {
     check(
         &text,
         &[
-            "t.toml:16: models[1].price_usd_per_million_tokens (n): no price, but the tenant \"t\" may use it on a budget; \
+            "t.toml:15: models[1].price_usd_per_million_tokens (n): no price, but the tenant \"t\" may use it on a budget; \
            set price_usd_per_million_tokens; write \"0\" if it really costs nothing",
         ],
     );
