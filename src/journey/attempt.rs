@@ -16,8 +16,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, RetryEarned, Unreserved, leave_queues, order};
+use crate::actors::router::{Reserved, RetryEarned};
 use crate::actors::upstream::{Report, TooLarge, Work};
 use crate::cache::Value;
 use crate::clock;
@@ -27,27 +26,23 @@ use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
 use crate::dialects::{BadAnswer, Encoding, Fault, Input, ProviderError, client};
 use crate::error::{ApiError, Code};
-use crate::ids::{AttemptId, UpstreamId, WaiterId};
+use crate::ids::UpstreamId;
 use crate::pure::adaptive_batch::{Chunk, Limits, Refused, TooMuch, parse_limit_hint};
-use crate::pure::admission::{Ask, Outcome, OutcomeKind};
-use crate::pure::money::{Money, UnitPrice};
+use crate::pure::admission::{Outcome, OutcomeKind};
+use crate::pure::money::UnitPrice;
 use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
-use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
 use crate::room::Seat;
-use crate::runtime::{Route, Shared};
-use crate::store::record::{HoldRecord, Record};
-use crate::store::redis::hold::{SharedAsk, SharedHold, SharedRefusal};
-use crate::store::redis::quota::{self, Taken};
+use crate::runtime::Route;
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
-use super::admit::{CostBounds, cost, cost_bounds, exhausted_error, hold_expiry};
+use super::admit::{CostBounds, cost, cost_bounds, hold_expiry};
 use super::classify::{Call, EmbedTask, Task};
-use super::guards::Hold;
 use super::plan::{Entry, Reach, Round, client_gone};
 use super::refuse;
+use super::reserve::{Asker, Demand, Funds, Tries};
 use super::settle::{Spent, Tally, UnderWay};
 use cutter::Cutter;
 use failure::{Failure, PartError, kind_of};
@@ -62,20 +57,6 @@ const TEXT_NUMBER: u64 = 14;
 
 /// Width of vectors that nobody has stated or seen yet.
 const USUAL_WIDTH: u32 = 1536;
-
-/// Where a limit over all replicas is used up, it is not known when the others' share ages out: a second is a slot or two.
-const SHARED_LIMIT_PAUSE: Duration = Duration::from_secs(1);
-
-/// What a permit is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tries {
-    /// The first call of the request.
-    First,
-    /// A further part of it.
-    More,
-    /// A part whose call failed.
-    Again,
-}
 
 struct PartEnd {
     range: Range<usize>,
@@ -240,104 +221,22 @@ impl Parts<'_> {
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.call.context.tenant;
         let remaining = tenant.board.remaining();
-        let mut bounds = match remaining {
+        let bounds = match remaining {
             Some(remaining) => cost_bounds(self.call, self.indices, calls, remaining).await,
             None => CostBounds::NOTHING,
         };
-        if let Some(shared) = &tenant.shared
-            && bounds.upper > Money::ZERO
-        {
-            let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
-            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
-            // The rest is the tenant's own limits, which the actor owns.
-            bounds = CostBounds::NOTHING;
-        }
-        let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
-        if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(&range, None, &[], Tries::First).await;
-        }
-        if limited {
-            tally.shared_limits.extend(self.take_shared_limits().await?);
-        }
-        let journal = &self.worker.gateway.journal;
-        let id = journal.next_hold_id();
-        let ask = PlaceHold {
-            id,
-            upper: bounds.upper,
-            likely: bounds.likely,
-            lower: bounds.lower,
-            expires_at: hold_expiry(self.call),
-            // Whoever holds money never waits for more: it might be waiting for itself.
-            patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
-            tokens: self.indices.iter().map(|index| self.call.estimate(*index).likely).sum(),
-        };
-        let holds_money = bounds.upper > Money::ZERO;
-        let lent = if limited { None } else { Hold::of_loan(tenant, &ask) };
-        let (mut hold, reserved) = match lent {
-            Some(hold) => (hold, self.reserve(&range, None, &[], Tries::First).await?),
-            None => {
-                let mut hold = Hold::new(std::sync::Arc::clone(tenant), id);
-                let reserved = self.reserve(&range, Some(ask), &[], Tries::First).await?;
-                hold.amount = reserved.held;
-                (hold, reserved)
-            }
-        };
-        let record = holds_money.then(|| {
-            // Noted first: a record that is told to have failed may be kept and written after all.
-            hold.note_in(std::sync::Arc::clone(journal), tenant.plan.id.clone());
-            Record::Hold(HoldRecord {
-                time: clock::wall(),
-                hold: id,
-                tenant: tenant.plan.id.clone(),
-                request_id: self.call.context.request_id.clone(),
-                amount: hold.amount,
-            })
-        });
-        // On the tally before it is written: whoever cuts the journey meanwhile settles it after this record.
-        tally.holds.push(hold);
-        self.worker.scribe.write(record.into_iter().collect()).await.map_err(|error| {
-            self.worker.gateway.telemetry.store_failed("hold", &error);
-            ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
-        })?;
-        Ok(reserved)
+        let tokens = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
+        let funds = Funds { bounds, tokens, lapses: hold_expiry(self.call) };
+        self.asker().hold_and_reserve(self.routes, self.demand(&range), funds, (&[], Tries::First), tally).await
     }
 
-    /// Takes the round out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
-    /// after it and holds alone while the server is gone.
-    async fn take_shared_limits(&self) -> Result<Option<Taken>, ApiError> {
-        let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
-            return Ok(None);
-        };
-        let plan = &self.call.context.tenant.plan;
-        let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
-        let tokens: u64 = self.indices.iter().map(|index| self.call.estimate(*index).likely).sum();
-        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
-            // Never, and the actor says so.
-            return Ok(None);
-        }
-        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
-            let now = clock::mono();
-            refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
-        })
+    fn asker(&self) -> Asker<'_> {
+        let Call { context, class, .. } = self.call;
+        Asker { worker: self.worker, context, class: *class, gone: self.gone, borrows: true }
     }
 
-    /// Holds the money of a tenant whose balance replicas share.
-    async fn hold_shared(
-        &self,
-        shared: &Shared,
-        bounds: CostBounds,
-        patience: Duration,
-    ) -> Result<SharedHold, ApiError> {
-        let request = self.call.context.request_id.clone();
-        let ask = SharedAsk { upper: bounds.upper, likely: bounds.likely, lower: bounds.lower, patience, request };
-        let placed = tokio::select! {
-            placed = shared.ledger.place(&shared.account, &ask) => placed,
-            () = self.gone.cancelled() => return Err(client_gone()),
-        };
-        placed.map_err(|refusal| match refusal {
-            SharedRefusal::Exhausted => exhausted_error(&self.call.context),
-            SharedRefusal::Unavailable => refuse::ledger_unavailable(),
-        })
+    fn demand(&self, range: &Range<usize>) -> Demand {
+        Demand { tokens: self.tokens(range), items: range.len() }
     }
 
     /// Room for the vectors that will be here before the answer can leave.
@@ -351,7 +250,7 @@ impl Parts<'_> {
         let bytes = (self.indices.len() as u64).saturating_mul(u64::from(width)).saturating_mul(number);
         let room = &self.worker.gateway.answers;
         tokio::select! {
-            seat = room.enter(bytes, self.patience()) => seat,
+            seat = room.enter(bytes, self.asker().patience()) => seat,
             () = self.gone.cancelled() => Err(client_gone()),
         }
     }
@@ -359,99 +258,7 @@ impl Parts<'_> {
     /// Room for the request of a part. Whoever sits there waits for nothing but an upstream's answer, so the wait ends.
     async fn room(&self, range: &Range<usize>) -> Result<Seat, ApiError> {
         let bytes = self.indices[range.clone()].iter().map(|index| self.call.raw_bytes(*index)).sum();
-        self.worker.gateway.requests.enter(bytes, self.patience()).await
-    }
-
-    /// How long this request can wait for capacity or for money that is held by others.
-    fn patience(&self) -> Duration {
-        let quota = &self.call.context.running.plan.quota;
-        if self.call.class.is_interactive() { quota.interactive_max_wait } else { quota.batch_max_dwell }
-    }
-
-    /// The latest moment at which a call may still begin: within the class's patience, and before the client gives up.
-    fn deadline(&self, now: Mono) -> Mono {
-        let latest = now.plus(self.patience());
-        self.call.context.deadline.map_or(latest, |deadline| deadline.min(latest))
-    }
-
-    fn ask(&self, range: &Range<usize>, may_queue: bool) -> Ask {
-        let tenant = &self.call.context.tenant.plan;
-        Ask {
-            attempt: AttemptId::next(),
-            waiter: WaiterId::next(),
-            tenant: tenant.id.clone(),
-            weight: tenant.weight,
-            class: self.call.class,
-            tokens: self.tokens(range),
-            items: range.len(),
-            may_queue,
-            begun: true,
-            deadline: self.deadline(clock::mono()),
-            roll: rand::random(),
-        }
-    }
-
-    /// A permit out of what the best upstream has lent; `None` where the router must be asked.
-    fn reserve_lent(&self, ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
-        if self.routes.iter().any(|route| route.upstream.board.down()) {
-            // The router tells it what it misses.
-            return None;
-        }
-        let route = order(self.routes, avoid, [rand::random(), rand::random()]).next()?;
-        let permit = self.routes[route].upstream.permit_lent(ask, clock::mono())?;
-        self.worker.request_begun();
-        Some(Reserved { route, permit, held: Money::ZERO })
-    }
-
-    async fn reserve(
-        &self,
-        range: &Range<usize>,
-        hold: Option<PlaceHold>,
-        avoid: &[UpstreamId],
-        tries: Tries,
-    ) -> Result<Reserved, ApiError> {
-        let tenant = &self.call.context.tenant;
-        let ask = Ask { begun: tries != Tries::First, ..self.ask(range, true) };
-        let waiter = ask.waiter;
-        let _stage = self.call.context.trace.stage("reserve");
-        if hold.is_none()
-            && tries != Tries::Again
-            && let Some(reserved) = self.reserve_lent(&ask, avoid)
-        {
-            return Ok(reserved);
-        }
-        if tries == Tries::Again {
-            // Retries are measured by the requests so far.
-            self.worker.flush_facts();
-        }
-        let reserve = Reserve {
-            hold: hold.map(|hold| (tenant.ledger.clone(), hold)),
-            routes: std::sync::Arc::clone(self.routes),
-            avoid: avoid.to_vec(),
-            retry: tries == Tries::Again,
-            ask,
-            rolls: [rand::random(), rand::random()],
-        };
-        let asked = self.worker.gateway.router.send(reserve);
-        let answer = tokio::select! {
-            answer = asked => answer,
-            () = self.gone.cancelled() => {
-                leave_queues(self.routes, waiter);
-                return Err(client_gone());
-            }
-        };
-        match answer {
-            Ok(Ok(reserved)) => Ok(reserved),
-            Ok(Err(Unreserved::Hold(HoldRefusal::Exhausted))) => Err(exhausted_error(&self.call.context)),
-            Ok(Err(Unreserved::Hold(HoldRefusal::RateLimited(exceeded)))) => {
-                Err(refuse::tenant_limit(&exceeded, clock::mono()))
-            }
-            Ok(Err(Unreserved::Refused(refusal))) => Err(refuse::refusal(self.call.class, &refusal, clock::mono())),
-            Ok(Err(Unreserved::RetryBudget)) => Err(refuse::retry_budget()),
-            Ok(Err(Unreserved::Hold(HoldRefusal::Unavailable) | Unreserved::Unavailable)) | Err(_) => {
-                Err(refuse::restarting())
-            }
-        }
+        self.worker.gateway.requests.enter(bytes, self.asker().patience()).await
     }
 
     /// One part to its end: permit, call, and again elsewhere as long as that can help.
@@ -464,7 +271,7 @@ impl Parts<'_> {
                 Some(reserved) => Ok(reserved),
                 None => {
                     let tries = if last.is_some() { Tries::Again } else { Tries::More };
-                    self.reserve(&range, None, &avoid, tries).await
+                    self.asker().reserve(self.routes, self.demand(&range), None, &avoid, tries).await
                 }
             };
             let reserved = match permitted {
@@ -552,7 +359,7 @@ impl Parts<'_> {
             return None;
         }
         let backoff = Backoff { max_attempts: rules.max_attempts, base: rules.base, cap: rules.cap };
-        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.deadline(now))?;
+        let at = backoff.next_try(attempts, failure.retry_after, rand::random(), now, self.asker().deadline(now))?;
         Some(at.since(now))
     }
 

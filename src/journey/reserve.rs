@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
+use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues, order};
 use crate::clock;
 use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
@@ -48,7 +48,7 @@ pub enum Tries {
 
 /// A call as the limits see it.
 #[derive(Debug, Clone, Copy)]
-pub struct Work {
+pub struct Demand {
     /// Tokens it will take, estimated.
     pub tokens: u64,
     /// Inputs it carries.
@@ -65,6 +65,19 @@ pub struct Asker<'a> {
     pub class: TrafficClass,
     /// Cancelled when its client leaves.
     pub gone: &'a CancellationToken,
+    /// Whether a permit and a hold will do that were lent to this worker. Such a permit is reported once, when the call
+    /// ends.
+    pub borrows: bool,
+}
+
+/// What is held for a request before anything is called.
+pub struct Funds {
+    /// What it can cost.
+    pub bounds: CostBounds,
+    /// Tokens that count against the tenant's own limits, estimated.
+    pub tokens: u64,
+    /// When the hold lapses, if it is never resolved.
+    pub lapses: Mono,
 }
 
 impl Asker<'_> {
@@ -80,7 +93,8 @@ impl Asker<'_> {
         self.context.deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
-    fn ask(&self, work: Work, tries: Tries) -> Ask {
+    /// What is asked of an upstream; whoever waits for no queue sets `may_queue` to false.
+    pub fn ask(&self, demand: Demand, tries: Tries) -> Ask {
         let tenant = &self.context.tenant.plan;
         Ask {
             attempt: AttemptId::next(),
@@ -88,13 +102,25 @@ impl Asker<'_> {
             tenant: tenant.id.clone(),
             weight: tenant.weight,
             class: self.class,
-            tokens: work.tokens,
-            items: work.items,
+            tokens: demand.tokens,
+            items: demand.items,
             may_queue: true,
             begun: tries != Tries::First,
             deadline: self.deadline(clock::mono()),
             roll: rand::random(),
         }
+    }
+
+    /// A permit out of what the best upstream has lent; `None` where the router must be asked.
+    fn reserve_lent(&self, routes: &[Route], ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
+        if !self.borrows || routes.iter().any(|route| route.upstream.board.down()) {
+            // The router tells one that is down what it misses.
+            return None;
+        }
+        let route = order(routes, avoid, [rand::random(), rand::random()]).next()?;
+        let permit = routes[route].upstream.permit_lent(ask, clock::mono())?;
+        self.worker.request_begun();
+        Some(Reserved { route, permit, held: Money::ZERO })
     }
 
     /// Asks for a permit of one of `routes`, after placing `hold`.
@@ -107,14 +133,20 @@ impl Asker<'_> {
     pub async fn reserve(
         &self,
         routes: &Arc<[Route]>,
-        work: Work,
+        demand: Demand,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
         tries: Tries,
     ) -> Result<Reserved, ApiError> {
-        let ask = self.ask(work, tries);
+        let ask = self.ask(demand, tries);
         let waiter = ask.waiter;
         let _stage = self.context.trace.stage("reserve");
+        if hold.is_none()
+            && tries != Tries::Again
+            && let Some(reserved) = self.reserve_lent(routes, &ask, avoid)
+        {
+            return Ok(reserved);
+        }
         let reserve = Reserve {
             hold: hold.map(|hold| (self.context.tenant.ledger.clone(), hold)),
             routes: Arc::clone(routes),
@@ -149,8 +181,8 @@ impl Asker<'_> {
         }
     }
 
-    /// Holds `bounds` and asks for a permit. The hold is in the journal before anything is called, so that a crash cannot
-    /// strand it unseen, and in `tally` afterwards. It lapses at `expires_at`.
+    /// Holds `funds` and asks for a permit. The hold is in the journal before anything is called, so that a crash cannot
+    /// strand it unseen, and in `tally` afterwards.
     ///
     /// # Errors
     /// Why there is no hold or no permit; then nothing is held.
@@ -160,13 +192,13 @@ impl Asker<'_> {
     pub async fn hold_and_reserve(
         &self,
         routes: &Arc<[Route]>,
-        work: Work,
-        mut bounds: CostBounds,
-        expires_at: Mono,
+        demand: Demand,
+        funds: Funds,
         (avoid, tries): (&[UpstreamId], Tries),
         tally: &mut Tally,
     ) -> Result<Reserved, ApiError> {
         let tenant = &self.context.tenant;
+        let Funds { mut bounds, tokens, lapses } = funds;
         if let Some(shared) = &tenant.shared
             && bounds.upper > Money::ZERO
         {
@@ -177,10 +209,10 @@ impl Asker<'_> {
         }
         let limited = tenant.plan.tpm.is_some() || tenant.plan.rpm.is_some();
         if bounds.upper == Money::ZERO && !limited {
-            return self.reserve(routes, work, None, avoid, tries).await;
+            return self.reserve(routes, demand, None, avoid, tries).await;
         }
         if limited {
-            tally.shared_limits.extend(self.take_shared_limits(work).await?);
+            tally.shared_limits.extend(self.take_shared_limits(tokens).await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();
@@ -189,50 +221,54 @@ impl Asker<'_> {
             upper: bounds.upper,
             likely: bounds.likely,
             lower: bounds.lower,
-            expires_at,
+            expires_at: lapses,
             // Whoever holds money never waits for more: it might be waiting for itself.
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
-            tokens: work.tokens,
+            tokens,
         };
-        let holds_money = bounds.upper > Money::ZERO;
-        let mut hold = Hold::new(Arc::clone(tenant), id);
-        let reserved = self.reserve(routes, work, Some(ask), avoid, tries).await?;
-        hold.amount = reserved.held;
-        if holds_money {
+        let lent = if limited || !self.borrows { None } else { Hold::of_loan(tenant, &ask) };
+        let (mut hold, reserved) = match lent {
+            Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
+            None => {
+                let mut hold = Hold::new(Arc::clone(tenant), id);
+                let reserved = self.reserve(routes, demand, Some(ask), avoid, tries).await?;
+                hold.amount = reserved.held;
+                (hold, reserved)
+            }
+        };
+        let record = (bounds.upper > Money::ZERO).then(|| {
             // Noted first: a record that is told to have failed may be kept and written after all.
             hold.note_in(Arc::clone(journal), tenant.plan.id.clone());
-            let record = Record::Hold(HoldRecord {
+            Record::Hold(HoldRecord {
                 time: clock::wall(),
                 hold: id,
                 tenant: tenant.plan.id.clone(),
                 request_id: self.context.request_id.clone(),
-                amount: reserved.held,
-            });
-            journal.append(&record).map_err(|error| {
-                self.worker.gateway.telemetry.store_failed("hold", &error);
-                ApiError::new(
-                    Code::StoreUnavailable,
-                    "the ledger cannot be written, so nothing that costs money is called",
-                )
-            })?;
-        }
+                amount: hold.amount,
+            })
+        });
+        // On the tally before it is written: whoever cuts the journey meanwhile settles it after this record.
         tally.holds.push(hold);
+        self.worker.scribe.write(record.into_iter().collect()).await.map_err(|error| {
+            self.worker.gateway.telemetry.store_failed("hold", &error);
+            ApiError::new(Code::StoreUnavailable, "the ledger cannot be written, so nothing that costs money is called")
+        })?;
         Ok(reserved)
     }
 
-    /// Takes the work out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
+    /// Takes tokens and a request out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
     /// after it and holds alone while the server is gone.
-    async fn take_shared_limits(&self, work: Work) -> Result<Option<Taken>, ApiError> {
+    async fn take_shared_limits(&self, tokens: u64) -> Result<Option<Taken>, ApiError> {
         let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
             return Ok(None);
         };
         let plan = &self.context.tenant.plan;
         let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
-        if plan.tpm.is_some_and(|tpm| work.tokens > tpm) {
+        if plan.tpm.is_some_and(|tpm| tokens > tpm) {
             // Never, and the actor says so.
             return Ok(None);
         }
-        quota.take(&plan.id, limits, work.tokens).await.map(Some).map_err(|axis| {
+        quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
             let now = clock::mono();
             refuse::tenant_limit(&Exceeded { axis, retry_at: Some(now.plus(SHARED_LIMIT_PAUSE)) }, now)
         })

@@ -17,7 +17,8 @@ use crate::actors::router::{Reserve, Reserved};
 use crate::actors::upstream::{Permit, Report};
 use crate::clock;
 use crate::ids::UpstreamId;
-use crate::pure::admission::{Outcome, OutcomeKind};
+use crate::journey::reserve::Tries;
+use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::retry::patience_with_alternative;
 use crate::pure::time::Mono;
 use crate::runtime::Route;
@@ -190,7 +191,7 @@ impl Parts<'_> {
             routes,
             avoid: Vec::new(),
             retry: true,
-            ask: self.ask(range, false),
+            ask: Ask { may_queue: false, ..self.asker().ask(self.demand(range), Tries::More) },
             rolls: [rand::random(), rand::random()],
         };
         self.worker.flush_facts();

@@ -21,7 +21,7 @@ use crate::ids::UpstreamId;
 use crate::journey::admit::{CostBounds, HOLD_GRACE};
 use crate::journey::attempt::failure::{Failure, kind_of};
 use crate::journey::plan::client_gone;
-use crate::journey::reserve::{Asker, Tries, Work};
+use crate::journey::reserve::{Asker, Demand, Funds, Tries};
 use crate::journey::settle::{Spent, Tally};
 use crate::pure::admission::{Outcome, OutcomeKind};
 use crate::pure::ledger::minus;
@@ -92,7 +92,7 @@ pub(super) async fn open(
     gone: &CancellationToken,
     tally: &mut Tally,
 ) -> Result<(Arc<ModelRuntime>, Answer), ApiError> {
-    let asker = Asker { worker, context: &call.context, class: call.class, gone };
+    let asker = Asker { worker, context: &call.context, class: call.class, gone, borrows: false };
     let opening = Opening { worker, call, gone, asker };
     let mut held = Held::default();
     let mut first: Option<ApiError> = None;
@@ -170,21 +170,21 @@ impl Opening<'_> {
         tally: &mut Tally,
     ) -> Result<Reserved, ApiError> {
         let Candidate { model, routes } = candidate;
-        let work = Work { tokens: bounds::tokens(self.call, model), items: 1 };
+        let demand = Demand { tokens: bounds::tokens(self.call, model), items: 1 };
         let bounds = match self.call.context.tenant.board.remaining() {
             Some(_) => bounds::bounds(self.call, model, routes),
             None => CostBounds::NOTHING,
         };
         if held.placed && bounds.upper <= held.upper {
-            return self.asker.reserve(routes, work, None, avoid, tries).await;
+            return self.asker.reserve(routes, demand, None, avoid, tries).await;
         }
         let more = CostBounds {
             upper: minus(bounds.upper, held.upper),
             likely: minus(bounds.likely, held.upper),
             lower: if held.placed { Money::ZERO } else { bounds.lower },
         };
-        let lapses = self.lapses();
-        let reserved = self.asker.hold_and_reserve(routes, work, more, lapses, (avoid, tries), tally).await;
+        let funds = Funds { bounds: more, tokens: demand.tokens, lapses: self.lapses() };
+        let reserved = self.asker.hold_and_reserve(routes, demand, funds, (avoid, tries), tally).await;
         // A hold of one's own goes back with the refusal; one in the shared ledger stays for the next try.
         if reserved.is_ok() || !tally.shared_holds.is_empty() {
             *held = Held { placed: true, upper: held.upper.max(bounds.upper) };
