@@ -226,7 +226,7 @@ impl Asker<'_> {
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens,
         };
-        let lent = if limited || !self.borrows { None } else { Hold::of_loan(tenant, &ask) };
+        let lent = if self.borrows { Hold::of_loan(tenant, &ask) } else { None };
         let (mut hold, reserved) = match lent {
             Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
             None => {
