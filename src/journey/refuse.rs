@@ -130,7 +130,9 @@ pub fn refusal(class: TrafficClass, refusal: &Refusal, now: Mono) -> ApiError {
         Why::QueueTimeout => {
             (Code::UpstreamRateLimited, "no upstream of this model had room in time (quota.interactive_max_wait_ms)")
         }
-        Why::Late => (Code::QueueTimeout, "the time for which the client waits was over before an upstream could be asked"),
+        Why::Late => {
+            (Code::QueueTimeout, "the time for which the client waits was over before an upstream could be asked")
+        }
         Why::RateLimited => (Code::UpstreamRateLimited, "the quota of every upstream of this model is used up"),
         Why::Concurrency => (Code::UpstreamRateLimited, "every upstream of this model has as many calls as it may"),
         Why::QueueFull => (Code::QueueFull, "the batch queue is full (quota.batch_queue_max_items)"),

@@ -100,6 +100,7 @@ fn config(from: &EmbeddingServer, to: &EmbeddingServer) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_one_real_model_to_another_and_back_under_load() {
+    drop(rustls::crypto::ring::default_provider().install_default());
     let (from, to) = (EmbeddingServer::start().await, EmbeddingServer::start_words().await);
     let truth = Arc::new(Truth { from: said_by(&from).await, to: said_by(&to).await });
     let gateway = Arc::new(Gateway::start(&config(&from, &to)));
