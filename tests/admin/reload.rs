@@ -99,12 +99,19 @@ async fn a_thousand_reloads_under_load_fail_no_request() {
 async fn reloads(count: usize) {
     const FIRST: usize = 100;
     let (one, two) = (provider(), provider());
-    let texts = [config_at(&one.base_url()), config_at(&two.base_url())];
+    let (first, second) = (config_at(&one.base_url()), config_at(&two.base_url()));
+    // The same upstream elsewhere, another one in its place, and without the second tenant and with other limits.
+    let another = first.replace("id = \"one\"", "id = \"two\"");
+    let fewer = first.split("[[tenants]]\nid = \"t2\"").next().expect("a beginning").to_owned()
+        + &first[first.find("[[upstreams]]").expect("an upstream")..];
+    let fewer = fewer.replace("budget = \"1.00\"", "budget = \"2.00\"\nrpm = 1000000");
+    let fewer = fewer.replace("serves = [", "max_concurrency = 8\nserves = [");
+    let texts = [first, second, another, fewer];
     let gateway = Arc::new(Gateway::start(&texts[0]));
     let load = Load::on(&gateway, 4);
     let mut early = None;
     for n in 0..count {
-        let text = format!("{}# {n}\n", texts[n % 2]);
+        let text = format!("{}# {n}\n", texts[n % texts.len()]);
         if n % 10 == 5 {
             gateway.configure(&text.replace("dimensions = 8", "dimension = 8"));
             let refused = gateway.admin_post("/admin/reload", json!({})).await.expect(400);
