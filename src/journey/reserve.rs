@@ -106,7 +106,8 @@ impl Asker<'_> {
             items: demand.items,
             may_queue: true,
             begun: tries != Tries::First,
-            deadline: self.deadline(clock::mono()),
+            deadline: self.context.deadline.unwrap_or(Mono(u64::MAX)),
+            waits_until: self.deadline(clock::mono()),
             roll: rand::random(),
         }
     }
