@@ -224,7 +224,7 @@ impl Asker<'_> {
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens,
         };
-        let lent = if limited { None } else { Hold::of_loan(tenant, &ask) };
+        let lent = Hold::of_loan(tenant, &ask);
         let (mut hold, reserved) = match lent {
             Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
             None => {
