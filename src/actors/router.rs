@@ -191,8 +191,8 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         Some((ledger, hold)) => {
             let asked = clock::mono();
             let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
-            // The wait for money is not the upstream's: whoever got it would come too late everywhere otherwise.
-            ask.ask.deadline = ask.ask.deadline.plus(clock::mono().since(asked));
+            // The wait for money is not the upstream's: whoever got it could wait nowhere otherwise.
+            ask.ask.waits_until = ask.ask.waits_until.plus(clock::mono().since(asked));
             placed.map_err(Unreserved::Hold)?
         }
         None => Money::ZERO,

@@ -106,7 +106,8 @@ impl Asker<'_> {
             items: demand.items,
             may_queue: true,
             begun: tries != Tries::First,
-            deadline: self.deadline(clock::mono()),
+            deadline: self.context.deadline.unwrap_or(Mono(u64::MAX)),
+            waits_until: self.deadline(clock::mono()),
             roll: rand::random(),
         }
     }
@@ -226,7 +227,7 @@ impl Asker<'_> {
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens,
         };
-        let lent = if limited || !self.borrows { None } else { Hold::of_loan(tenant, &ask) };
+        let lent = if self.borrows { Hold::of_loan(tenant, &ask) } else { None };
         let (mut hold, reserved) = match lent {
             Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
             None => {
