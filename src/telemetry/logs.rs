@@ -180,7 +180,10 @@ where
     // A line that cannot be written is lost in silence: the library's complaint would go to the same place, and panic when
     // that is full as well.
     // Spans are for the exporter: lines carry the ids that they need as fields of their own.
-    let filter = EnvFilter::new(&options.filter).and(filter_fn(|metadata| metadata.is_event()));
+    // The hint says nothing of its own: without one, every event of every level, and libraries have fifty a request, would
+    // be asked about anew.
+    let events = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
+    let filter = EnvFilter::new(&options.filter).and(events);
     match options.format {
         LogFormat::Json => tracing_subscriber::fmt::layer()
             .json()
@@ -269,6 +272,14 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_no_filter_wants_is_known_beforehand() {
+        let options = LogOptions { format: LogFormat::Json, filter: "warn".to_owned(), complaints: Vec::new() };
+        let layers = tracing_subscriber::registry().with(text_layer(&options, std::io::sink));
+        let subscriber: Box<dyn tracing::Subscriber + Send + Sync> = Box::new(layers.with(None::<BoxedLayer<_>>));
+        assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::WARN));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::dialects::json::ObjectWriter;
 use crate::error::ApiError;
 use crate::ids::{ModelName, RequestId, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
+use crate::pure::digits;
 use crate::pure::money::Money;
 use crate::pure::service_levels::Fact;
 use crate::pure::time::{Mono, Wall};
@@ -129,12 +130,12 @@ fn log(end: &RequestEnd, latency: Duration, how: &RequestLog) {
 /// The line that [`event`] would make of it in JSON.
 fn json_line(end: &RequestEnd, latency: Duration, now: Wall) -> Vec<u8> {
     let mut line = ObjectWriter::with_capacity(640);
-    line.string("timestamp", &Stamp(now).to_string());
+    line.string("timestamp", Stamp(now).text().as_str());
     line.string("level", "INFO");
     line.string("message", "request");
     line.string("operation", end.operation);
     line.string("request_id", end.request_id.as_str());
-    line.string("trace_id", &end.trace.id().to_string());
+    line.string("trace_id", digits::hex(end.trace.id().0).as_str());
     if let Some(journey) = &end.journey {
         line.string("tenant", journey.tenant.as_str());
     }
@@ -143,11 +144,11 @@ fn json_line(end: &RequestEnd, latency: Duration, now: Wall) -> Vec<u8> {
         line.string("model", journey.model.as_str());
     }
     line.number("status", end.error.as_ref().map_or(200, |error| u64::from(error.status())));
-    line.raw("latency_ms", &text_millis(latency));
+    line.raw("latency_ms", digits::millis(latency).as_str().as_bytes());
     if let Some(journey) = &end.journey {
-        line.raw("upstream_ms", &text_millis(journey.upstream_time));
-        line.raw("queue_ms", &text_millis(journey.queued));
-        line.string("cost", &journey.cost.to_string());
+        line.raw("upstream_ms", digits::millis(journey.upstream_time).as_str().as_bytes());
+        line.raw("queue_ms", digits::millis(journey.queued).as_str().as_bytes());
+        journey.cost.with_text(|cost| line.string("cost", cost));
         if let Some(upstream) = &journey.upstream {
             line.string("upstream", upstream.as_str());
         }
@@ -163,11 +164,6 @@ fn json_line(end: &RequestEnd, latency: Duration, now: Wall) -> Vec<u8> {
     let mut line = line.finish();
     line.push(b'\n');
     line
-}
-
-/// Milliseconds with three decimals.
-fn text_millis(span: Duration) -> Vec<u8> {
-    format!("{}.{:03}", span.as_millis(), span.subsec_micros() % 1_000).into_bytes()
 }
 
 fn event(end: &RequestEnd, latency: Duration) {
