@@ -44,7 +44,7 @@ use crate::store::retention;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
-use crate::telemetry::labels::LabelPlan;
+use crate::telemetry::labels::{LabelPlan, Objective};
 use crate::tls;
 
 pub use audit::{By, Deed};
@@ -140,7 +140,8 @@ impl Gateway {
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
         let levels = Arc::new(LevelBoard::default());
-        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
+        let promises = Objective::promises(&plan);
+        let router = Router::spawn(&plan.retry, &promises, &control, Arc::clone(&levels), Arc::clone(&telemetry));
         let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bytes = plan.server.max_buffered_bytes;
         let (bodies, answers, requests) = (BodyBudget::new(bytes), Room::new(bytes), Room::new(bytes));
