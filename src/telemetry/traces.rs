@@ -18,9 +18,18 @@ use crate::error::ApiError;
 use super::labels::{CallStatus, TraceId};
 use super::requests::RequestEnd;
 
+/// Writes `bytes` as lower-case hexadecimal digits. By a table, as this is done for each log line and each upstream call:
+/// the formatter of numbers takes several times as long.
+fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    let mut digits = [0; 32];
+    let digits = digits.get_mut(..bytes.len() * 2).ok_or(fmt::Error)?;
+    hex::encode_to_slice(bytes, digits).map_err(|_| fmt::Error)?;
+    f.write_str(str::from_utf8(digits).map_err(|_| fmt::Error)?)
+}
+
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write_hex(f, &self.0.to_be_bytes())
     }
 }
 
@@ -64,7 +73,12 @@ impl TraceParent {
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{}-{:016x}-{:02x}", self.trace, self.span, self.flags)
+        f.write_str("00-")?;
+        write_hex(f, &self.trace.0.to_be_bytes())?;
+        f.write_str("-")?;
+        write_hex(f, &self.span.to_be_bytes())?;
+        f.write_str("-")?;
+        write_hex(f, &[self.flags])
     }
 }
 
