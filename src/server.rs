@@ -34,9 +34,12 @@ const BACKLOG: u32 = 4096;
 /// than half of `server.drain_s`.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// Then work is refused for at least this long before the listeners close: a client that has just come learns where it
-/// stands instead of meeting a closed door.
+/// Then work is refused, and the listeners close once no request has come for this long: a client that has just come, or
+/// was just answered and comes again, learns where it stands. Closing a listener resets the connections that wait in it.
 const REFUSAL: Duration = Duration::from_millis(300);
+
+/// Clients that come again at once whenever they are refused do not keep the listeners open for longer than this.
+const INSISTENCE: Duration = Duration::from_secs(2);
 
 /// Longest of each step after the last request: cut answers leave, connections close, tasks end. Three of them are kept
 /// back from `server.drain_s`.
@@ -188,7 +191,6 @@ async fn drain(gateway: &Gateway, signals: &mut Signals) {
     let finishing = async {
         sleep(NOTICE.min(limit / 2)).await;
         gateway.lifecycle.refuse();
-        sleep(REFUSAL).await;
         gateway.lifecycle.idle().await;
     };
     let finished = tokio::select! {
@@ -200,7 +202,10 @@ async fn drain(gateway: &Gateway, signals: &mut Signals) {
         gateway.lifecycle.refuse();
         gateway.lifecycle.cut();
         let _in_time = timeout(STEP, gateway.lifecycle.idle()).await;
+        return;
     }
+    let latest = end.min(tokio::time::Instant::now() + INSISTENCE);
+    let _in_time = timeout_at(latest, gateway.lifecycle.quiet(async || sleep(REFUSAL).await)).await;
 }
 
 async fn stop(client: ServerHandle, admin: ServerHandle) {

@@ -6,6 +6,7 @@ pub mod body;
 pub mod chat;
 pub mod frame;
 pub mod framing;
+pub mod headers;
 pub mod models;
 pub mod openapi;
 pub mod ops;

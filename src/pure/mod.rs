@@ -9,6 +9,7 @@ pub mod budget_period;
 pub mod cache_key;
 pub mod call_stats;
 pub mod class;
+pub mod digits;
 pub mod fair_queue;
 pub mod header_duration;
 pub mod latency_window;
@@ -25,6 +26,7 @@ pub mod service_levels;
 #[cfg(test)]
 mod simulation;
 pub mod slo;
+pub mod sparse_window;
 pub mod tenant_limits;
 pub mod time;
 pub mod token_bucket;

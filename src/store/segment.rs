@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
+use super::line;
 use super::record::Record;
 
 /// Hex digits of the checksum and the space after it.
@@ -105,7 +106,7 @@ pub struct Torn {
 pub fn encode_line(buffer: &mut Vec<u8>, record: &Record) -> io::Result<()> {
     let start = buffer.len();
     buffer.extend_from_slice(&[b' '; PREFIX_LEN]);
-    if let Err(error) = serde_json::to_writer(&mut *buffer, record) {
+    if let Err(error) = line::write(buffer, record) {
         buffer.truncate(start);
         return Err(error.into());
     }

@@ -21,6 +21,7 @@ use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
+use crate::pure::service_levels::ModelLevel;
 
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
@@ -28,6 +29,7 @@ use super::labels::{
     ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan, MachineName,
     Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
 };
+use super::models::ModelFamilies;
 use super::names;
 use super::otlp::LostSpans;
 use super::tenants::{FloatGauge, ModelIndex, TenantFamilies, TenantTable};
@@ -72,6 +74,7 @@ pub struct Metrics {
     query_latency: [FloatGauge; Quantile::ALL.len()],
     slo_budget: Family<ByObjective, FloatGauge>,
     slo_burn: Family<ByBurn, FloatGauge>,
+    models: ModelFamilies,
     actor_restarts: Family<ByActor, Counter>,
     impossible: Family<ByMachine, Counter>,
     store_errors: Family<ByStore, Counter>,
@@ -123,6 +126,7 @@ impl Metrics {
             registry: Registry::default(),
             slo_budget: Family::default(),
             slo_burn: Family::default(),
+            models: ModelFamilies::new(plan),
             actor_restarts: Family::default(),
             impossible: Family::default(),
             store_errors: Family::default(),
@@ -147,6 +151,7 @@ impl Metrics {
         names::QUERY_LATENCY.register(&mut registry, query_latency);
         names::SLO_BUDGET.register(&mut registry, metrics.slo_budget.clone());
         names::SLO_BURN_RATE.register(&mut registry, metrics.slo_burn.clone());
+        metrics.models.register(&mut registry);
         names::RETRIEVAL_FALLBACKS.register(&mut registry, fallbacks);
         metrics.tenants.register(&mut registry);
         metrics.collections.register(&mut registry);
@@ -198,6 +203,7 @@ impl Metrics {
         let earlier = self.tables.load_full();
         let next = tables(plan, &self.requests, (&self.tenants, &self.collections, &self.upstreams), Some(&earlier));
         self.tables.store(Arc::new(next));
+        self.models.relabel(plan);
     }
 
     /// One request came to its end: `total` from its first byte, `overhead` of that in the gateway itself. With a
@@ -361,6 +367,11 @@ impl Metrics {
         if rate.is_finite() {
             self.slo_burn.get_or_create(&ByBurn { slo, window }).set(rate);
         }
+    }
+
+    /// How the models fare; their targets are in the order of [`Objective::ALL`].
+    pub fn model_levels(&self, levels: &[ModelLevel]) {
+        self.models.publish(levels);
     }
 
     /// An actor was rebuilt after a fault.

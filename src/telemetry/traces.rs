@@ -14,13 +14,14 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::config::plan::{Provider, Upstream};
 use crate::error::ApiError;
+use crate::pure::digits::{self, Digits};
 
 use super::labels::{CallStatus, TraceId};
 use super::requests::RequestEnd;
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(digits::hex(self.0).as_str())
     }
 }
 
@@ -64,7 +65,12 @@ impl TraceParent {
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{}-{:016x}-{:02x}", self.trace, self.span, self.flags)
+        let ids = [digits::hex(self.trace.0), digits::hex(self.span.into()), digits::hex(self.flags.into())];
+        let [trace, span, flags] = ids.each_ref().map(Digits::as_str);
+        for part in ["00-", trace, "-", &span[16..], "-", &flags[30..]] {
+            f.write_str(part)?;
+        }
+        Ok(())
     }
 }
 
