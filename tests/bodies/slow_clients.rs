@@ -96,7 +96,6 @@ async fn rg_zsqs_slow_senders_are_ended_and_slots_freed() {
         }
     };
     timeout(PATIENCE, counted).await.expect("all are counted");
-    assert_eq!(count("slow").await + count("other").await, 40.0);
     assert!(count("slow").await > 0.0, "half a head is slow");
     assert_eq!(gateway.metric("vectorgate_buffered_bytes").await, 0.0);
 }
