@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Effect, UpstreamState};
+use super::UpstreamState;
 use crate::pure::breaker::State;
 use crate::pure::quota_lease::LeaseAsk;
 use crate::pure::time::Mono;
