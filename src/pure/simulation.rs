@@ -266,7 +266,7 @@ impl Simulation {
             items: 1 + self.rolls.below(20) as usize,
             begun: false,
             may_queue: !self.rolls.one_in(5),
-            deadline: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
+            deadline: Mono(u64::MAX),
             waits_until: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
             roll: self.rolls.unit(),
         };
