@@ -23,7 +23,7 @@ COPY src src
 COPY config config
 COPY loadtest loadtest
 # Cargo goes by the time of a file, and those of the context are older than the empty ones were. Line tables, which a
-# build has for profiles of it, are nine tenths of the program and are of no use in an image.
+# build has for profiles of it, are more than half of the program and of no use in an image.
 RUN find src loadtest -name '*.rs' -exec touch {} + \
     && cargo build --release --locked --bin vectorgate \
     && strip target/release/vectorgate \

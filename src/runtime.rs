@@ -12,12 +12,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use actix::Addr;
+use actix_web::http::header::HeaderValue;
 use parking_lot::Mutex;
 
 use crate::actors::ledger::{Board, LedgerActor};
 use crate::actors::upstream::UpstreamHandle;
 use crate::config::plan::{Model, ModelKind, Plan, Prices, Tenant};
 use crate::edge::auth::KeyRing;
+use crate::edge::headers::MoneyNames;
 use crate::error::{ApiError, Code};
 use crate::ids::{KeyFingerprint, ModelName, TenantId};
 use crate::lifecycle::{AtOnce, Place};
@@ -42,6 +44,8 @@ pub struct Running {
     pub tenants: HashMap<TenantId, Arc<TenantRuntime>>,
     /// Upstreams in the order of the file.
     pub upstreams: Arc<[Arc<UpstreamHandle>]>,
+    /// Names of the headers that say amounts.
+    pub money_names: MoneyNames,
 }
 
 /// Who a key belongs to.
@@ -97,9 +101,27 @@ pub struct ModelRuntime {
     /// Upstreams whose vectors are of this model's space, in the order of the file; `Arc` because an ask to the
     /// router carries them.
     pub routes: Arc<[Route]>,
+    /// What each of its answers says of it.
+    pub said: Said,
     /// Width seen in answers; 0 until the first. Only used where the configuration does not know it.
     learned_width: AtomicU32,
     correction: Mutex<Correction>,
+}
+
+/// Values of the headers that name a model.
+pub struct Said {
+    /// Its name.
+    pub name: HeaderValue,
+    /// Its vector space.
+    pub space: HeaderValue,
+}
+
+impl Said {
+    /// A name with characters that no header may have is said as nothing.
+    fn of(plan: &Model) -> Said {
+        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+        Said { name: value(plan.name.as_str()), space: value(plan.space.as_str()) }
+    }
 }
 
 /// One way to get a model's vectors.
@@ -117,6 +139,7 @@ impl ModelRuntime {
     /// A model that nothing was learned of yet.
     pub fn new(plan: Arc<Model>, routes: Vec<Route>) -> ModelRuntime {
         ModelRuntime {
+            said: Said::of(&plan),
             plan,
             routes: routes.into(),
             learned_width: AtomicU32::new(0),

@@ -23,6 +23,7 @@ use crate::dialects::upstream::{
 };
 use crate::dialects::wire::{Answer, Wire, WireError};
 use crate::dialects::{BadAnswer, EmbedRequest, Input, ProviderError, Unsupported, WireRequest, client, simulated};
+use crate::edge::headers::names;
 use crate::gateway::Gateway;
 use crate::journey::classify::{Call, EmbedTask};
 use crate::journey::rerank::RerankTask;
@@ -312,10 +313,8 @@ impl Worker {
 /// The trace as the upstream shall see it: under the span of the call that is being made.
 pub fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
     let (parent, state) = trace.outgoing(&Span::current(), rand::random());
-    let named = [("traceparent", Some(parent)), ("tracestate", state)];
-    let header = |(name, value): (&'static str, Option<String>)| {
-        Some((HeaderName::from_static(name), HeaderValue::from_str(&value?).ok()?))
-    };
+    let named = [(names::TRACE_PARENT, Some(parent)), (names::TRACE_STATE, state)];
+    let header = |(name, value): (HeaderName, Option<String>)| Some((name, HeaderValue::try_from(value?).ok()?));
     named.into_iter().filter_map(header).collect()
 }
 

@@ -237,14 +237,13 @@ impl LedgerActor {
         }
     }
 
+    /// Places a hold. What is lent is called in before it is missing, and so are the holds in it: the rule of the last call
+    /// asks whether any other is under way.
     fn try_place(&mut self, ask: &PlaceHold, now: Mono) -> Place {
-        let core = ask.core(now);
-        let placed = self.account.place(core);
-        if placed == Place::Held || !self.board.lends() {
-            return placed;
+        if self.account.remaining().is_some_and(|left| left < ask.upper) {
+            self.board.call_in(&mut self.account);
         }
-        self.board.call_in(&mut self.account);
-        self.account.place(core)
+        self.account.place(ask.core(now))
     }
 
     /// Decides an ask at once, or lets it wait; then the answer comes over the channel.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use super::Input;
+use crate::pure::digits;
 
 /// Appends `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
@@ -78,7 +79,7 @@ impl ObjectWriter {
 
     /// A member whose value is a whole number.
     pub fn number(&mut self, key: &str, value: u64) {
-        self.raw(key, value.to_string().as_bytes());
+        self.raw(key, digits::decimal(value).as_str().as_bytes());
     }
 
     /// A member whose value is true or false.

@@ -18,7 +18,9 @@ use actix_web::http::Uri;
 use actix_web::rt::net::TcpStream;
 use awc::error::{ConnectError, SendRequestError};
 use awc::http::StatusCode;
-use awc::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use awc::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use tokio::time::timeout;
@@ -46,6 +48,12 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// Addresses of one upstream that are remembered.
 const KNOWN_ADDRESSES: usize = 16;
+
+/// What requests are, and what is wanted for them.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Who asks.
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("vectorgate/", env!("CARGO_PKG_VERSION")));
 
 /// An upstream's answer, whole.
 #[derive(Debug)]
@@ -178,9 +186,9 @@ impl Wire {
             None => self.client.post(format!("{}{}", self.base_url, request.path)),
         };
         sending = sending
-            .insert_header((CONTENT_TYPE, "application/json"))
-            .insert_header((ACCEPT, "application/json"))
-            .insert_header((USER_AGENT, concat!("vectorgate/", env!("CARGO_PKG_VERSION"))));
+            .insert_header((CONTENT_TYPE, JSON))
+            .insert_header((ACCEPT, JSON))
+            .insert_header((USER_AGENT, AGENT));
         for (name, value) in &request.headers {
             sending = sending.insert_header((*name, value.as_str()));
         }
@@ -190,8 +198,7 @@ impl Wire {
         let mut response = sending.send_body(request.body).await.map_err(|error| classify(&error))?;
         let status = response.status();
         let headers = response.headers().clone();
-        let declared =
-            headers.get("content-length").and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+        let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
         let mut body = BytesMut::new();
         while let Some(piece) = timeout(BODY_IDLE, response.next()).await.map_err(|_elapsed| WireError::Timeout)? {
             let piece = piece.map_err(|_| WireError::Broken("closed the connection in the middle of its answer"))?;

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use actix_web::http::header::{AUTHORIZATION, HeaderMap};
+use actix_web::http::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::secret::Secret;
 use crate::error::{ApiError, Code};
 use crate::ids::KeyFingerprint;
+
+use super::headers::names;
 
 /// Maps the SHA-256 of keys to whatever belongs to them.
 ///
@@ -65,15 +67,17 @@ pub fn presented(headers: &HeaderMap) -> Result<&str, ApiError> {
         let (scheme, secret) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
     });
-    let named = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    bearer.or_else(|| named("x-api-key")).or_else(|| named("api-key")).filter(|secret| !secret.is_empty()).ok_or_else(
-        || {
+    let named = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    bearer
+        .or_else(|| named(names::X_API_KEY))
+        .or_else(|| named(names::API_KEY))
+        .filter(|secret| !secret.is_empty())
+        .ok_or_else(|| {
             ApiError::new(
                 Code::InvalidApiKey,
                 "no API key was given: send it as \"Authorization: Bearer <key>\", \"x-api-key\" or \"api-key\"",
             )
-        },
-    )
+        })
 }
 
 /// What a client with an unknown key reads.
@@ -84,7 +88,7 @@ pub fn unknown_key() -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use actix_web::http::header::{HeaderName, HeaderValue};
+    use actix_web::http::header::HeaderValue;
 
     #[track_caller]
     fn check(headers: &[(&str, &str)], expected: Option<&str>) {

@@ -12,9 +12,9 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use actix_web::body::{BodySize, MessageBody};
-use actix_web::http::header::CONTENT_TYPE;
+use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use actix_web::web::Payload;
-use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
+use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -32,8 +32,9 @@ use crate::room::Seat;
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits, Overflow};
+use super::headers::{Writer, names};
 use super::request::{self, Arrival};
-use super::respond::{self, allowance_headers, error_headers, insert, millis};
+use super::respond::{self, JSON, allowance_headers, error_headers};
 use super::routes::ChatEntry;
 use super::stream::{AnswerBody, Held, Pieces};
 
@@ -120,7 +121,7 @@ fn answer(mut whole: Whole, held: Held) -> HttpResponse {
     let (mut builder, body) = match &whole.result {
         Ok(body) => {
             let mut builder = HttpResponse::Ok();
-            builder.insert_header((CONTENT_TYPE, "application/json"));
+            builder.insert_header((CONTENT_TYPE, JSON));
             (builder, body.clone())
         }
         Err(error) => {
@@ -133,55 +134,50 @@ fn answer(mut whole: Whole, held: Held) -> HttpResponse {
         }
     };
     let total = whole.end.tell();
-    facts(&mut builder, &whole.call, &whole.facts, total);
-    let currency = &context.running.plan.currency;
-    insert(&mut builder, &format!("x-gateway-cost-{currency}"), &whole.cost.to_string());
+    let mut answer = builder.body(AnswerBody::new(Pieces::Whole(body), held, Seat::default()));
+    let mut headers = Writer::new(answer.headers_mut());
+    facts(&mut headers, &whole.call, &whole.facts, total);
+    let money = &context.running.money_names;
+    headers.money(money.cost.clone(), whole.cost);
     if let Some(remaining) = whole.remaining {
-        insert(&mut builder, &format!("x-tenant-remaining-budget-{currency}"), &remaining.to_string());
+        headers.money(money.remaining.clone(), remaining);
     }
-    builder.body(AnswerBody::new(Pieces::Whole(body), held, Seat::default()))
+    answer
 }
 
 /// A stream's head, and its events as they come.
 fn stream(head: Head, held: Held) -> HttpResponse {
-    let mut builder = HttpResponse::Ok();
-    insert(&mut builder, "content-type", &head.content_type);
-    builder.insert_header(("cache-control", "no-cache"));
+    let mut answer = HttpResponse::Ok().body(EventBody { events: head.events, _held: held });
+    let mut headers = Writer::new(answer.headers_mut());
+    headers.text(CONTENT_TYPE, &[&head.content_type]);
+    headers.word(CACHE_CONTROL, "no-cache");
     // A proxy in front that gathers an answer before it passes it on would undo the streaming.
-    builder.insert_header(("x-accel-buffering", "no"));
-    facts(&mut builder, &head.call, &head.facts, head.after);
-    builder.body(EventBody { events: head.events, _held: held })
+    headers.word(names::ACCEL_BUFFERING, "no");
+    facts(&mut headers, &head.call, &head.facts, head.after);
+    answer
 }
 
-fn facts(builder: &mut HttpResponseBuilder, call: &ChatCall, facts: &Facts, total: Duration) {
+fn facts(headers: &mut Writer<'_>, call: &ChatCall, facts: &Facts, total: Duration) {
     let context = &call.context;
-    let own = total.saturating_sub(facts.upstream_time).saturating_sub(facts.dwell);
     let id = context.request_id.as_str();
-    builder.insert_header(("x-request-id", id));
+    headers.text(names::REQUEST_ID, &[id]);
     if context.dialect == ClientDialect::Anthropic {
-        builder.insert_header(("request-id", id));
+        headers.text(names::PLAIN_REQUEST_ID, &[id]);
     }
-    builder.insert_header(("x-trace-id", context.trace.id().to_string()));
-    builder.insert_header(("x-gateway-latency-ms", total.as_millis().to_string()));
-    let timing = format!(
-        "gateway;dur={}, queue;dur={}, upstream;dur={}",
-        millis(own),
-        millis(facts.dwell),
-        millis(facts.upstream_time)
-    );
-    builder.insert_header(("server-timing", timing));
-    builder.insert_header(("x-cache", "BYPASS"));
+    headers.trace(context.trace.id());
+    headers.timing(total, facts.dwell, facts.upstream_time);
+    headers.word(names::CACHE_RESULT, "BYPASS");
     if let Some(upstream) = &facts.upstream {
-        insert(builder, "x-gateway-upstream", upstream.as_str());
+        headers.text(names::UPSTREAM, &[upstream.as_str()]);
     }
     if let Some(model) = &facts.model {
-        insert(builder, "x-gateway-model", model.as_str());
+        headers.text(names::CHAT_MODEL, &[model.as_str()]);
     }
     if let Some(allowances) = rate::allowances(context, call.class, call.routes()) {
-        allowance_headers(builder, allowances);
+        allowance_headers(headers, allowances);
     }
-    builder.insert_header(("x-gateway-attempts", facts.attempts.to_string()));
-    builder.insert_header(("x-traffic-class", call.class.as_str()));
+    headers.number(names::ATTEMPTS, facts.attempts.into());
+    headers.word(names::TRAFFIC_CLASS, call.class.as_str());
 }
 
 /// Events as the journey hands them over. Dropping it, when the client has left, tells the journey so.

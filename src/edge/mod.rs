@@ -6,6 +6,7 @@ pub mod body;
 pub mod chat;
 pub mod frame;
 pub mod framing;
+pub mod headers;
 pub mod models;
 pub mod openapi;
 pub mod ops;
@@ -15,6 +16,7 @@ pub mod routes;
 pub mod scan;
 pub mod serve;
 pub mod stream;
+pub mod visit;
 
 use std::rc::Rc;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::HttpRequest;
-use actix_web::http::header::{CACHE_CONTROL, HeaderMap};
+use actix_web::http::header::{CACHE_CONTROL, HeaderMap, HeaderName};
 
 use crate::clock;
 use crate::dialects::ClientDialect;
@@ -16,6 +16,7 @@ use crate::journey::classify::Context;
 use crate::journey::refuse;
 use crate::lifecycle::InFlight;
 use crate::pure::class::TrafficClass;
+use crate::pure::digits;
 use crate::pure::time::Mono;
 use crate::runtime::{KeyOwner, Running};
 use crate::telemetry::requests::RequestEnd;
@@ -23,16 +24,17 @@ use crate::telemetry::traces::RequestTrace;
 use crate::worker::Worker;
 
 use super::auth;
+use super::headers::names;
 
 /// Longest request id that is taken over from a client.
 const LONGEST_ID: usize = 128;
 
 /// The id of a request: the client's own if it is 1 to 128 characters of letters, digits and `-_.:`, else a new one.
 pub fn request_id(headers: &HeaderMap) -> RequestId {
-    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+    let given = headers.get(names::REQUEST_ID).and_then(|value| value.to_str().ok());
     match given {
         Some(id) if is_sane(id) => RequestId::from(id),
-        _ => RequestId::from(hex::encode(rand::random::<[u8; 16]>())),
+        _ => RequestId::from(digits::hex(rand::random()).as_str()),
     }
 }
 
@@ -55,9 +57,10 @@ pub struct Arrival {
 /// Notes a request's arrival and begins its trace.
 pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
     let headers = request.headers();
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let telemetry = &worker.gateway.telemetry;
-    let trace = telemetry.begin_trace(|| request.match_pattern(), text("traceparent"), text("tracestate"));
+    let (parent, state) = (text(names::TRACE_PARENT), text(names::TRACE_STATE));
+    let trace = telemetry.begin_trace(|| request.match_pattern(), parent, state);
     Arrival { request_id: request_id(headers), trace: Arc::new(trace), started: clock::mono() }
 }
 
@@ -116,7 +119,7 @@ pub async fn enter(
         return Err(refuse::no_room_for_records());
     }
     let in_flight = worker.gateway.lifecycle.enter()?.holding(owner.tenant.place()?);
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let asked_class = headers.get(names::TRAFFIC_CLASS).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let cache_control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let directive = |name: &str| cache_control.split(',').any(|part| part.trim().eq_ignore_ascii_case(name));
     let context = Context {
@@ -126,7 +129,7 @@ pub async fn enter(
         started: arrival.started,
         deadline: patience(headers).map(|patience| arrival.started.plus(patience)),
         dialect,
-        asked_class: text("x-traffic-class"),
+        asked_class,
         collection: collection(headers)?,
         no_cache: directive("no-cache"),
         no_store: directive("no-store"),
@@ -138,13 +141,13 @@ pub async fn enter(
 
 /// How long the client waits for its answer, as the official SDKs say with each request: whole seconds or a fraction.
 fn patience(headers: &HeaderMap) -> Option<Duration> {
-    let said = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = said("x-stainless-read-timeout").or_else(|| said("x-stainless-timeout"))?;
+    let said = |name: HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let seconds = said(names::READ_PATIENCE).or_else(|| said(names::PATIENCE))?;
     Duration::try_from_secs_f64(seconds).ok().filter(|patience| !patience.is_zero())
 }
 
 fn collection(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    let Some(value) = headers.get("x-collection") else { return Ok(None) };
+    let Some(value) = headers.get(names::COLLECTION) else { return Ok(None) };
     match value.to_str() {
         Ok(name) if !name.is_empty() && name.len() <= LONGEST_ID => Ok(Some(name.to_owned())),
         _ => Err(ApiError::new(Code::InvalidInput, "X-Collection must be 1 to 128 printable ASCII characters")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 use bytes::Bytes;
 
@@ -17,13 +17,18 @@ use crate::journey::plan::Entry;
 use crate::journey::rate;
 use crate::journey::rerank::RerankTask;
 use crate::journey::settle::Finished;
+use crate::pure::digits;
 use crate::pure::tenant_limits::Allowances;
 use crate::telemetry::CacheResult;
 use crate::telemetry::labels::TraceId;
 use crate::vector::Vector;
 
+use super::headers::{Writer, names};
 use super::request;
 use super::stream::{AnswerBody, Held, Pieces};
+
+/// What most answers are.
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The answer to a journey; `held` is let go when it is out.
 ///
@@ -35,15 +40,16 @@ pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
     let (mut builder, body) = match &finished.result {
         Ok(entries) => {
             let mut builder = HttpResponse::Ok();
-            builder.insert_header((CONTENT_TYPE, "application/json"));
+            builder.insert_header((CONTENT_TYPE, JSON));
             // TEI's own routes have no room in the body for what was counted.
             if matches!(dialect, ClientDialect::Tei | ClientDialect::TeiOpenAi) {
                 builder.insert_header(("x-compute-tokens", usage(entries).0.to_string()));
             }
             let body = match &finished.call.task {
                 Task::Embed(task) => {
-                    builder.insert_header(("x-embedding-space", finished.call.model.plan.space.as_str()));
-                    builder.insert_header(("x-embedding-model", finished.call.model.plan.name.as_str()));
+                    let said = &finished.call.model.said;
+                    builder.insert_header((names::SPACE, said.space.clone()));
+                    builder.insert_header((names::MODEL, said.name.clone()));
                     embedded(&finished, task, entries)
                 }
                 Task::Rerank(task) => Pieces::Whole(ranked(&finished, task, entries)),
@@ -67,8 +73,9 @@ pub fn answer(mut finished: Finished, held: Held) -> HttpResponse {
         }
     };
     let total = finished.end.tell();
-    journey_headers(&mut builder, &finished, total);
-    builder.body(AnswerBody::new(body, held, seat))
+    let mut answer = builder.body(AnswerBody::new(body, held, seat));
+    journey_headers(Writer::new(answer.headers_mut()), &finished, total);
+    answer
 }
 
 /// What an answer states of its tokens: those that its parts stand for, whether they were fresh or cached, so that a
@@ -114,23 +121,15 @@ fn ranked(finished: &Finished, task: &RerankTask, entries: &[Entry]) -> Bytes {
     client::render_rerank(context.dialect, &answer)
 }
 
-fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished, total: Duration) {
+fn journey_headers(mut headers: Writer<'_>, finished: &Finished, total: Duration) {
     let context = &finished.call.context;
-    let currency = &context.running.plan.currency;
-    let own = total.saturating_sub(finished.upstream_time).saturating_sub(finished.dwell);
-    builder.insert_header(("x-request-id", context.request_id.as_str()));
-    builder.insert_header(("x-trace-id", context.trace.id().to_string()));
-    builder.insert_header(("x-gateway-latency-ms", total.as_millis().to_string()));
-    let timing = format!(
-        "gateway;dur={}, queue;dur={}, upstream;dur={}",
-        millis(own),
-        millis(finished.dwell),
-        millis(finished.upstream_time)
-    );
-    builder.insert_header(("server-timing", timing));
-    insert(builder, &format!("x-gateway-cost-{currency}"), &finished.cost.to_string());
+    let money = &context.running.money_names;
+    headers.text(names::REQUEST_ID, &[context.request_id.as_str()]);
+    headers.trace(context.trace.id());
+    headers.timing(total, finished.dwell, finished.upstream_time);
+    headers.money(money.cost.clone(), finished.cost);
     if let Some(remaining) = finished.remaining {
-        insert(builder, &format!("x-tenant-remaining-budget-{currency}"), &remaining.to_string());
+        headers.money(money.remaining.clone(), remaining);
     }
     let result = match finished.cache {
         CacheResult::Hit => "HIT",
@@ -138,36 +137,29 @@ fn journey_headers(builder: &mut HttpResponseBuilder, finished: &Finished, total
         CacheResult::Partial => "PARTIAL",
         CacheResult::Bypass => "BYPASS",
     };
-    builder.insert_header(("x-cache", result));
-    builder.insert_header(("x-cache-hits", format!("{}/{}", finished.cached_items, finished.call.items.len())));
+    headers.word(names::CACHE_RESULT, result);
+    let (hits, items) = (finished.cached_items, finished.call.items.len());
+    let [hits, items] = [hits, items].map(|count| digits::decimal(count as u64));
+    headers.text(names::CACHE_HITS, &[hits.as_str(), "/", items.as_str()]);
     if let Some(upstream) = &finished.upstream {
-        insert(builder, "x-gateway-upstream", upstream.as_str());
+        headers.text(names::UPSTREAM, &[upstream.as_str()]);
     }
     if let Some(allowances) = rate::allowances(context, finished.call.class, &finished.call.model.routes) {
-        allowance_headers(builder, allowances);
+        allowance_headers(&mut headers, allowances);
     }
-    builder.insert_header(("x-gateway-attempts", finished.attempts.to_string()));
-    builder.insert_header(("x-traffic-class", finished.call.class.as_str()));
+    headers.number(names::ATTEMPTS, finished.attempts.into());
+    headers.word(names::TRAFFIC_CLASS, finished.call.class.as_str());
 }
 
-pub(super) fn allowance_headers(builder: &mut HttpResponseBuilder, allowances: Allowances) {
-    for (axis, allowance) in [("requests", allowances.requests), ("tokens", allowances.tokens)] {
+pub(super) fn allowance_headers(headers: &mut Writer<'_>, allowances: Allowances) {
+    let requests = [names::LIMIT_REQUESTS, names::REMAINING_REQUESTS, names::RESET_REQUESTS];
+    let tokens = [names::LIMIT_TOKENS, names::REMAINING_TOKENS, names::RESET_TOKENS];
+    for (names, allowance) in [(requests, allowances.requests), (tokens, allowances.tokens)] {
         let (Some(limit), Some(remaining)) = (allowance.limit, allowance.remaining) else { continue };
-        insert(builder, &format!("x-ratelimit-limit-{axis}"), &limit.to_string());
-        insert(builder, &format!("x-ratelimit-remaining-{axis}"), &remaining.to_string());
-        insert(builder, &format!("x-ratelimit-reset-{axis}"), &rate::notation(allowance.reset));
-    }
-}
-
-/// Milliseconds with three decimals.
-pub(super) fn millis(span: Duration) -> String {
-    format!("{}.{:03}", span.as_millis(), span.as_micros() % 1000)
-}
-
-/// A header whose name or value is made at run time; what is no valid header is left out.
-pub(super) fn insert(builder: &mut HttpResponseBuilder, name: &str, value: &str) {
-    if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.to_ascii_lowercase()), HeaderValue::from_str(value)) {
-        builder.insert_header((name, value));
+        let [limit_name, remaining_name, reset_name] = names;
+        headers.number(limit_name, limit);
+        headers.number(remaining_name, remaining);
+        headers.text(reset_name, &[&rate::notation(allowance.reset)]);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::actors::upstream::{Command, Order, PolicyChanged, UpstreamActor, Upst
 use crate::clock;
 use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
+use crate::edge::headers::MoneyNames;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::lifecycle::AtOnce;
 use crate::pure::admission::Policy;
@@ -111,7 +112,8 @@ impl Parts {
             plan.tenants.iter().map(|tenant| (tenant.id.clone(), self.tenant(tenant, before, &mut news))).collect();
         let keys = self.keys(&tenants);
         let (plan, models, collections) = (Arc::new(plan), Arc::new(models), Arc::new(collections));
-        let running = Running { plan, keys, models, collections, tenants, upstreams };
+        let money_names = MoneyNames::new(&plan.currency);
+        let running = Running { plan, keys, models, collections, tenants, upstreams, money_names };
         (running, news)
     }
 
@@ -124,6 +126,7 @@ impl Parts {
             collections: Arc::clone(&before.collections),
             tenants,
             upstreams: Arc::clone(&before.upstreams),
+            money_names: before.money_names.clone(),
         }
     }
 

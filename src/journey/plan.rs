@@ -96,12 +96,13 @@ pub async fn look_up(worker: &Worker, call: &Call) -> Plan {
     let sharing = sharing(worker, call);
     let keys = Keys::new(call);
     let mut units: Vec<Unit> = Vec::with_capacity(call.items.len());
+    // Where neighbours matter, equal inputs may have different answers: nothing is folded.
+    let folds = call.items.len() > 1 && call.items_stand_alone();
     let mut known: HashMap<CacheKey, usize> = HashMap::new();
     let mut unit_of = Vec::with_capacity(call.items.len());
     for (input, item) in call.items.iter().enumerate() {
         let key = keys.key(input, item);
-        // Where neighbours matter, equal inputs may have different answers: nothing is folded.
-        let unit = if call.items_stand_alone() { *known.entry(key).or_insert(units.len()) } else { units.len() };
+        let unit = if folds { *known.entry(key).or_insert(units.len()) } else { units.len() };
         if unit == units.len() {
             units.push(Unit { input, key, state: State::Missing, led: false });
         }

@@ -65,9 +65,6 @@ pub struct Asker<'a> {
     pub class: TrafficClass,
     /// Cancelled when its client leaves.
     pub gone: &'a CancellationToken,
-    /// Whether a permit and a hold will do that were lent to this worker. Such a permit is reported once, when the call
-    /// ends.
-    pub borrows: bool,
 }
 
 /// What is held for a request before anything is called.
@@ -114,7 +111,7 @@ impl Asker<'_> {
 
     /// A permit out of what the best upstream has lent; `None` where the router must be asked.
     fn reserve_lent(&self, routes: &[Route], ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
-        if !self.borrows || routes.iter().any(|route| route.upstream.board.down()) {
+        if routes.iter().any(|route| route.upstream.board.down()) {
             // The router tells one that is down what it misses.
             return None;
         }
@@ -227,7 +224,7 @@ impl Asker<'_> {
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens,
         };
-        let lent = if self.borrows { Hold::of_loan(tenant, &ask) } else { None };
+        let lent = Hold::of_loan(tenant, &ask);
         let (mut hold, reserved) = match lent {
             Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
             None => {

@@ -9,6 +9,7 @@ pub mod budget_period;
 pub mod cache_key;
 pub mod call_stats;
 pub mod class;
+pub mod digits;
 pub mod fair_queue;
 pub mod header_duration;
 pub mod latency_window;

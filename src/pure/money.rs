@@ -111,6 +111,11 @@ const TEXT_LEN: usize = 41;
 const UNIT: u64 = 10_u64.pow(SCALE);
 
 impl Money {
+    /// Hands the amount's text to `take`: as [`fmt::Display`] writes it, for less.
+    pub fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
+        take(self.text(&mut [0; TEXT_LEN]))
+    }
+
     /// Writes the amount's text into `buffer` and returns it. By hand, because every record carries several amounts and
     /// the formatting machinery was most of the time of writing one.
     fn text(self, buffer: &mut [u8; TEXT_LEN]) -> &str {

@@ -51,8 +51,20 @@ pub fn start_of_next_month(wall: Wall) -> Wall {
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp(pub Wall);
 
-impl fmt::Display for Stamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// The text of a [`Stamp`].
+pub struct StampText([u8; 24]);
+
+impl StampText {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Only ASCII was written.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl Stamp {
+    /// Its text, as [`fmt::Display`] writes it, for less.
+    pub fn text(self) -> StampText {
         let mut text = *b"0000-00-00T00:00:00.000Z";
         write_date(&mut text, self.0);
         let ms = self.0.0.clamp(0, LAST_MS) % DAY_MS;
@@ -60,7 +72,13 @@ impl fmt::Display for Stamp {
         write_digits(&mut text[14..16], ms / 60_000 % 60);
         write_digits(&mut text[17..19], ms / 1_000 % 60);
         write_digits(&mut text[20..23], ms % 1_000);
-        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        StampText(text)
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text().as_str())
     }
 }
 

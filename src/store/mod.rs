@@ -21,6 +21,7 @@ pub mod collections;
 pub mod copy;
 pub mod disk;
 pub mod journal;
+mod line;
 pub mod record;
 pub mod redis;
 pub mod retention;

@@ -195,13 +195,13 @@ impl<S: Sink> Process<'_, S> {
     }
 
     fn place(&mut self, ask: HoldAsk) -> bool {
-        if self.account.place(ask) == Place::Held {
-            return true;
-        }
+        let short = self.account.remaining() < Some(ask.amount_upper);
         let lends = self.loan.is_out();
-        self.account.call_in(&mut self.loan);
+        if short {
+            self.account.call_in(&mut self.loan);
+        }
         let held = self.account.place(ask) == Place::Held;
-        self.world.recalled += u64::from(held && lends);
+        self.world.recalled += u64::from(held && short && lends);
         assert!(held || self.account.remaining() < Some(ask.amount_upper), "nobody is refused what is there");
         held
     }

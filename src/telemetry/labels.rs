@@ -340,6 +340,16 @@ closed_set!(
     }
 );
 
+closed_set!(
+    /// How a client connection ended that brought no request.
+    VisitEnd {
+        /// No whole head came in `server.header_timeout_s`.
+        Slow = "slow",
+        /// Its head was refused as too long or malformed, or the client left first.
+        Other = "other",
+    }
+);
+
 /// How a call to an upstream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallStatus {
@@ -494,6 +504,7 @@ label_sets! {
     ByMachine { machine: MachineName }
     ByStore { store: StoreName }
     ByReload { result: ReloadResult }
+    ByVisit { end: VisitEnd }
     ByVersion { version: &'static str }
 }
 

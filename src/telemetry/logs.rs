@@ -295,6 +295,14 @@ mod tests {
     }
 
     #[test]
+    fn what_no_filter_wants_is_known_beforehand() {
+        let options = LogOptions { format: LogFormat::Json, filter: "warn".to_owned(), complaints: Vec::new() };
+        let layers = tracing_subscriber::registry().with(text_layer(&options, std::io::sink));
+        let subscriber: Box<dyn tracing::Subscriber + Send + Sync> = Box::new(layers.with(None::<BoxedLayer<_>>));
+        assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::WARN));
+    }
+
+    #[test]
     fn json_lines_hold_fields_and_no_spans() {
         let sink = Sink::default();
         let options = LogOptions { format: LogFormat::Json, filter: "info".to_owned(), complaints: Vec::new() };

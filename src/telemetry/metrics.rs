@@ -26,8 +26,8 @@ use crate::pure::service_levels::ModelLevel;
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
-    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName,
-    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, classes_of,
+    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan, MachineName,
+    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
 };
 use super::models::ModelFamilies;
 use super::names;
@@ -83,6 +83,7 @@ pub struct Metrics {
     store_owed: Gauge,
     holds_recovered: Counter,
     shortfalls: Counter,
+    requestless: Family<ByVisit, Counter>,
     events_dropped: Counter,
     spans_lost: Counter,
     exports_lost: Counter,
@@ -134,6 +135,7 @@ impl Metrics {
             store_owed: Gauge::default(),
             holds_recovered: Counter::default(),
             shortfalls: Counter::default(),
+            requestless: Family::default(),
             events_dropped: Counter::default(),
             spans_lost: lost.0.clone(),
             exports_lost: Counter::default(),
@@ -162,6 +164,7 @@ impl Metrics {
         names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
         names::SHORTFALLS.register(&mut registry, metrics.shortfalls.clone());
         names::RELOADS.register(&mut registry, metrics.reloads.clone());
+        names::REQUESTLESS.register(&mut registry, metrics.requestless.clone());
         names::EVENTS_DROPPED.register(&mut registry, metrics.events_dropped.clone());
         names::SPANS_LOST.register(&mut registry, metrics.spans_lost.clone());
         names::EXPORTS_LOST.register(&mut registry, metrics.exports_lost.clone());
@@ -188,6 +191,9 @@ impl Metrics {
         }
         for result in ReloadResult::ALL {
             drop(self.reloads.get_or_create(&ByReload { result: *result }));
+        }
+        for end in VisitEnd::ALL {
+            drop(self.requestless.get_or_create(&ByVisit { end: *end }));
         }
     }
 
@@ -411,6 +417,11 @@ impl Metrics {
     /// A reload ended.
     pub fn reloaded(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ByReload { result }).inc();
+    }
+
+    /// A client connection ended that brought no request.
+    pub fn visit_without_request(&self, end: VisitEnd) {
+        self.requestless.get_or_create(&ByVisit { end }).inc();
     }
 
     /// An event fell off the timeline.

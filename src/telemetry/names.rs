@@ -144,6 +144,8 @@ names! {
         "Settlements that cost more than was held";
     RELOADS = "vectorgate_config_reloads_total", Total,
         "Reloads of the configuration";
+    REQUESTLESS = "vectorgate_connections_without_request_total", Total,
+        "Client connections that ended before a whole request head was read";
     EVENTS_DROPPED = "vectorgate_timeline_events_dropped_total", Total,
         "Events that fell off the end of the in-process timeline";
     SPANS_LOST = "vectorgate_trace_spans_lost_total", Total,

@@ -14,22 +14,14 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::config::plan::{Provider, Upstream};
 use crate::error::ApiError;
+use crate::pure::digits;
 
 use super::labels::{CallStatus, TraceId};
 use super::requests::RequestEnd;
 
-/// Writes `bytes` as lower-case hexadecimal digits. By a table, as this is done for each log line and each upstream call:
-/// the formatter of numbers takes several times as long.
-fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    let mut digits = [0; 32];
-    let digits = digits.get_mut(..bytes.len() * 2).ok_or(fmt::Error)?;
-    hex::encode_to_slice(bytes, digits).map_err(|_| fmt::Error)?;
-    f.write_str(str::from_utf8(digits).map_err(|_| fmt::Error)?)
-}
-
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_hex(f, &self.0.to_be_bytes())
+        f.write_str(digits::hex(self.0).as_str())
     }
 }
 
@@ -73,12 +65,12 @@ impl TraceParent {
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("00-")?;
-        write_hex(f, &self.trace.0.to_be_bytes())?;
-        f.write_str("-")?;
-        write_hex(f, &self.span.to_be_bytes())?;
-        f.write_str("-")?;
-        write_hex(f, &[self.flags])
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        let [trace, span, flags] = [self.trace.0, self.span.into(), self.flags.into()].map(digits::hex);
+        text[3..35].copy_from_slice(trace.as_str().as_bytes());
+        text[36..52].copy_from_slice(&span.as_str().as_bytes()[16..]);
+        text[53..].copy_from_slice(&flags.as_str().as_bytes()[30..]);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

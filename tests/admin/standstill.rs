@@ -10,15 +10,15 @@ use crate::support::Gateway;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_stood_still_takes_that_for_no_want_of_capacity() {
     let provider = provider();
-    // A tenant with limits asks for each call, so that some are on their way whenever it stands still.
-    let limited = config_at(&provider.base_url()).replace("budget = \"1.00\"", "budget = \"1.00\"\nrpm = 1000000");
-    let gateway = Arc::new(Gateway::start(&limited));
-    let load = Load::on(&gateway, 8);
-    for _ in 0..20 {
+    // Of two places nothing is lent, so each call is asked for, and some ask is on its way whenever it stands still.
+    let small = config_at(&provider.base_url()).replace("serves = [", "max_concurrency = 2\nserves = [");
+    let gateway = Arc::new(Gateway::start(&small));
+    let load = Load::on(&gateway, 2);
+    for _ in 0..30 {
         load.some_more().await;
         gateway.freeze();
         // Longer than an interactive request waits for room (0.25 s), shorter than what makes a call a slow one (2 s).
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(350)).await;
         gateway.wake();
     }
     load.some_more().await;

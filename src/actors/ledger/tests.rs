@@ -138,7 +138,6 @@ fn hold_lent(board: &Board, ask: &PlaceHold) -> bool {
 #[actix_web::test]
 async fn a_tenant_that_asks_seldom_keeps_its_loan_and_nothing_wakes_its_actor() {
     let (actor, _journal, board) = start_with_board(1_000_000);
-    assert!(!hold_lent(&board, &small(1)), "nothing is known of its calls yet");
     assert_eq!(actor.send(small(1)).await.expect("runs"), Ok(money(100)));
     actor.send(resolved(1, Some(60))).await.expect("runs");
     // Whatever was set while the call was open has come and gone.
@@ -154,6 +153,34 @@ async fn a_tenant_that_asks_seldom_keeps_its_loan_and_nothing_wakes_its_actor() 
     assert_eq!(lent.remaining, Some(money(999_900)));
     let account = look(&actor).await;
     assert_eq!((account.spent, account.remaining, account.open_holds), (money(100), Some(money(999_900)), 0));
+}
+
+#[actix_web::test]
+async fn the_first_call_of_all_asks_nobody() {
+    let (actor, _journal, board) = start_with_board(1_000_000);
+    let before = look(&actor).await;
+    assert!(hold_lent(&board, &small(1)));
+    assert_eq!(
+        look(&actor).await,
+        AccountSnapshot { remaining: Some(money(999_900)), held: money(100), open_holds: 1, ..before }
+    );
+}
+
+#[actix_web::test]
+async fn the_last_call_waits_for_calls_in_the_loan() {
+    let (actor, _journal, board) = start_with_board(1_000);
+    look(&actor).await;
+    assert!(hold_lent(&board, &small(1)), "an eighth is lent");
+    // It would probably fit into what is beside the loan, but may cost more than that, and another is under way.
+    let large = PlaceHold { upper: money(950), likely: money(10), lower: money(1), ..small(2) };
+    assert_eq!(actor.send(large).await.expect("runs"), Err(HoldRefusal::Exhausted), "it cannot wait");
+    let large = PlaceHold { upper: money(950), likely: money(10), lower: money(1), patience: PATIENCE, ..small(3) };
+    let settles = async {
+        tokio::task::yield_now().await;
+        actor.send(resolved(1, Some(40))).await.expect("runs");
+    };
+    let (placed, ()) = futures_util::join!(actor.send(large), settles);
+    assert_eq!(placed.expect("runs"), Ok(money(950)));
 }
 
 #[actix_web::test]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use awc::error::PayloadError;
-use awc::http::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use awc::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use futures_util::stream::LocalBoxStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, MAX_ANSWER_BYTES, Wire, WireError, classify};
+use super::{AGENT, Answer, MAX_ANSWER_BYTES, Wire, WireError, classify};
 use crate::crowd::Breath;
 use crate::dialects::WireRequest;
 
@@ -38,10 +38,8 @@ impl Wire {
     /// Dropping the future closes the connection; the upstream may or may not have done the work.
     pub async fn open(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Opened, WireError> {
         let deadline = Instant::now() + self.limit;
-        let mut sending = self
-            .client
-            .post(format!("{}{}", self.base_url, request.path))
-            .insert_header((USER_AGENT, concat!("vectorgate/", env!("CARGO_PKG_VERSION"))));
+        let mut sending =
+            self.client.post(format!("{}{}", self.base_url, request.path)).insert_header((USER_AGENT, AGENT));
         for (name, value) in &request.headers {
             sending = sending.insert_header((*name, value.as_str()));
         }
@@ -57,7 +55,7 @@ impl Wire {
             return Err(WireError::NotHttp("answered with an interim status"));
         }
         let headers = response.headers().clone();
-        let declared = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+        let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         Ok(Opened {
             status: status.as_u16(),
             headers,

@@ -111,7 +111,8 @@ pub async fn read(
     let reading = async {
         let kept = announced.filter(|_| coding.is_none());
         let store = Store::new(kept, budget.share(), overflow).await?;
-        let intake = Intake { scanner: Scanner::new(fields, scan_limits), store, length: 0, failed: None, limits };
+        let intake =
+            Intake { scanner: Box::new(Scanner::new(fields, scan_limits)), store, length: 0, failed: None, limits };
         let breath = Breath::new(&worker.crowd);
         let end = if offers_websocket(request) { announced.unwrap_or(0) } else { u64::MAX };
         let pieces = Pieces::new(payload, limits.idle, end, &worker.cut);
@@ -129,7 +130,8 @@ pub async fn read(
 
 /// What becomes of the decoded bytes.
 struct Intake {
-    scanner: Scanner,
+    /// Boxed, since it holds a kilobyte and a half that would be moved each time a future is passed on.
+    scanner: Box<Scanner>,
     store: Store,
     length: u64,
     failed: Option<ScanError>,

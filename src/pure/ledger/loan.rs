@@ -16,7 +16,7 @@ use crate::pure::time::{Mono, Wall};
 const PART: i128 = 8;
 
 /// A loan must cover so many of the largest calls seen of late, or it would be asked for anew all the time. Before the first
-/// settlement, calls under way tell how large they are.
+/// settlement, calls under way tell how large they are; before the first call nothing does, and a loan does no harm.
 const CALLS: i128 = 64;
 
 /// Money lent by an account, and what was made of it.
@@ -162,15 +162,14 @@ impl Account {
         self.lent = minus(self.lent, std::mem::take(&mut loan.left));
     }
 
-    /// Makes a loan as large as is good: nothing where the balance covers few calls or the cost of calls is not known.
+    /// Makes a loan as large as is good: nothing where the balance covers few calls.
     pub fn lend(&mut self, loan: &mut Loan) {
         let within = plus(self.available(), loan.left);
         let target = Money::from_units(within.units() / PART);
         let settled = self.settlements.iter().map(|(asked, _)| asked.units()).max();
-        let largest =
-            settled.or_else(|| self.holds.values().map(|hold| hold.asked.units()).max()).filter(|asked| *asked > 0);
-        let enough = largest.and_then(|asked| asked.checked_mul(CALLS)).is_some_and(|least| target.units() >= least);
-        if !enough {
+        let largest = settled.or_else(|| self.holds.values().map(|hold| hold.asked.units()).max());
+        let least = largest.map_or(Some(0), |asked| asked.checked_mul(CALLS));
+        if least.is_none_or(|least| target.units() < least) {
             self.lent = minus(self.lent, std::mem::take(&mut loan.left));
             return;
         }
@@ -226,10 +225,14 @@ mod tests {
         assert_eq!(lent(512 * 10 - 1, 10), 0);
         let (mut account, mut loan) = (account(Some(1_000_000)), Loan::default());
         account.lend(&mut loan);
-        assert_eq!(loan.left(), Money::ZERO, "no call was seen yet");
+        assert_eq!(loan.left().units(), 125_000, "no call was seen yet");
+        account.place(ask(2, 1_000_000 / 512 + 1));
+        account.lend(&mut loan);
+        assert_eq!(loan.left(), Money::ZERO, "a call under way tells how large calls are");
+        account.release(HoldId(2));
         account.place(ask(1, 100));
         account.lend(&mut loan);
-        assert_eq!(loan.left().units(), (1_000_000 - 100) / 8, "a call under way tells how large calls are");
+        assert_eq!(loan.left().units(), (1_000_000 - 100) / 8);
     }
 
     #[test]

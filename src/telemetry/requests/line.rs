@@ -1,11 +1,11 @@
 //! A request's line in the log, in JSON. Written by hand, since there is one for each request: what does not change
 //! stands there whole, and only what came from outside is looked at byte by byte.
 
-use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use crate::dialects::json::write_string;
 use crate::error::ApiError;
+use crate::pure::digits;
 use crate::pure::time::Wall;
 use crate::pure::utc::Stamp;
 use crate::telemetry::logs::REQUEST_TARGET;
@@ -17,13 +17,6 @@ const USUAL: usize = 768;
 
 /// A line under way. Each method takes what stands before the value, its key in quotes included.
 struct Line(Vec<u8>);
-
-impl fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
-    }
-}
 
 impl Line {
     fn fixed(&mut self, text: &str) -> &mut Line {
@@ -37,45 +30,27 @@ impl Line {
     }
 
     /// A value that is written with digits, letters and the like alone.
-    fn plain(&mut self, head: &str, value: impl fmt::Display) {
-        // Writing into a vector cannot fail.
-        let _ = write!(self.fixed(head), "\"{value}\"");
+    fn plain(&mut self, head: &str, value: &str) {
+        self.fixed(head).fixed("\"").fixed(value).fixed("\"");
     }
 
     fn number(&mut self, head: &str, value: u64) {
-        self.fixed(head).digits(value, 1);
+        self.fixed(head).fixed(digits::decimal(value).as_str());
     }
 
     /// Milliseconds with three decimals.
     fn millis(&mut self, head: &str, span: Duration) {
-        let whole = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        self.fixed(head).digits(whole, 1).fixed(".").digits(u64::from(span.subsec_micros() % 1_000), 3);
-    }
-
-    /// At least so many digits (up to 20).
-    fn digits(&mut self, mut value: u64, least: usize) -> &mut Line {
-        let mut digits = [b'0'; 20];
-        let mut used = 0;
-        for digit in digits.iter_mut().rev() {
-            if value == 0 && used >= least {
-                break;
-            }
-            *digit = b'0' + (value % 10) as u8;
-            value /= 10;
-            used += 1;
-        }
-        self.0.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
-        self
+        self.fixed(head).fixed(digits::millis(span).as_str());
     }
 }
 
 /// The line that an event with the same fields would make, with its line feed.
 pub(super) fn json(end: &RequestEnd, latency: Duration, now: Wall) -> Vec<u8> {
     let mut line = Line(Vec::with_capacity(USUAL));
-    line.plain("{\"timestamp\":", Stamp(now));
+    line.plain("{\"timestamp\":", Stamp(now).text().as_str());
     line.text(",\"level\":\"INFO\",\"message\":\"request\",\"operation\":", end.operation);
     line.text(",\"request_id\":", end.request_id.as_str());
-    line.plain(",\"trace_id\":", end.trace.id());
+    line.plain(",\"trace_id\":", digits::hex(end.trace.id().0).as_str());
     if let Some(journey) = &end.journey {
         line.text(",\"tenant\":", journey.tenant.as_str());
     }
@@ -88,7 +63,7 @@ pub(super) fn json(end: &RequestEnd, latency: Duration, now: Wall) -> Vec<u8> {
     if let Some(journey) = &end.journey {
         line.millis(",\"upstream_ms\":", journey.upstream_time);
         line.millis(",\"queue_ms\":", journey.queued);
-        line.plain(",\"cost\":", journey.cost);
+        journey.cost.with_text(|cost| line.plain(",\"cost\":", cost));
         if let Some(upstream) = &journey.upstream {
             line.text(",\"upstream\":", upstream.as_str());
         }
