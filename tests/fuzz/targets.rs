@@ -373,7 +373,8 @@ pub fn provider_answers(data: &[u8]) {
         }
     }
     let error = upstream::decode_error(provider, status, &header, &body);
-    for said in [Some(&error.message), error.code.as_ref(), error.kind.as_ref(), error.param.as_ref()].into_iter().flatten()
+    for said in
+        [Some(&error.message), error.code.as_ref(), error.kind.as_ref(), error.param.as_ref()].into_iter().flatten()
     {
         assert!(said.chars().count() <= 600, "{} characters", said.chars().count());
         assert!(!said.contains(char::is_control), "it ends a line: {said:?}");
@@ -495,7 +496,11 @@ fn check_vector(vector: &Vector) {
     assert_eq!(bits(coded.floats()), bits(floats));
     assert_eq!(&Vector::from_stored(&Bytes::from(vector.to_stored()), width).expect("it reads back"), vector);
     let half = vector.cut(vector.width().div_ceil(2)).expect("a shorter one");
-    assert!(half.floats().iter().all(|number| number.is_finite() && (half.width() == vector.width() || number.abs() <= 1.0)));
+    assert!(
+        half.floats()
+            .iter()
+            .all(|number| number.is_finite() && (half.width() == vector.width() || number.abs() <= 1.0))
+    );
 }
 
 /// A list of numbers in a provider's answer is taken exactly if serde_json takes it and every number is finite as `f32`.
