@@ -263,7 +263,8 @@ mod tests {
     #[test]
     fn lines_that_ran_together_are_looked_at_once() {
         let line = three().swap_remove(0);
-        let together: Vec<u8> = line.repeat(20_000).iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect();
+        let together: Vec<u8> =
+            line.repeat(20_000).iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect();
         let bytes = [&together[..], b"\n"].concat();
         let torn = Some((1, bytes.len() as u64));
         assert_eq!(scan_bytes(&bytes), Ok((0, 0, torn)), "the last one has a blank where its newline was");

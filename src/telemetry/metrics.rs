@@ -26,8 +26,8 @@ use crate::pure::service_levels::ModelLevel;
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
-    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan, MachineName,
-    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
+    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan,
+    MachineName, Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
 };
 use super::models::ModelFamilies;
 use super::names;

@@ -18,7 +18,8 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
 /// The names in backquotes that have the form of a test's: modules and a function, `…` for more than one.
 fn named(document: &str) -> Vec<&str> {
     let quoted = document.split('`').skip(1).step_by(2);
-    let word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || "_0123456789…".contains(c));
+    let word =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || "_0123456789…".contains(c));
     quoted.filter(|name| name.contains("::") && name.split("::").all(word)).collect()
 }
 
@@ -44,7 +45,8 @@ fn every_test_that_it_names_is_there() {
             lines.any(|line| {
                 let is_test = line.trim_start_matches("async ").starts_with(&format!("{beginning}{end}"));
                 let found = tested && is_test;
-                tested = line.starts_with("#[") && (tested || line.contains("test")) || (tested && line.starts_with("///"));
+                tested =
+                    line.starts_with("#[") && (tested || line.contains("test")) || (tested && line.starts_with("///"));
                 found
             }) || text.contains("proptest! {") && text.contains(&format!("{beginning}{end}"))
         };

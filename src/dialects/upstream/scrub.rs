@@ -66,7 +66,8 @@ fn in_word(c: char) -> bool {
 fn looks_like_a_key(word: &str) -> bool {
     for (prefix, enough) in PREFIXES {
         // In bytes: behind a short prefix there may be a mask that is no ASCII.
-        let begins = word.as_bytes().get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()));
+        let begins =
+            word.as_bytes().get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()));
         if begins && word.len() >= prefix.len() + 3 {
             let marked = word.bytes().any(|byte| byte.is_ascii_digit() || byte == b'*') || word.len() >= 24;
             if enough || marked {
