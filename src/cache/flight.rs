@@ -11,10 +11,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::Cached;
 use crate::error::ApiError;
@@ -23,9 +23,25 @@ use crate::pure::cache_key::CacheKey;
 /// Parts of the table, each with its own lock. A power of two.
 const SHARDS: usize = 64;
 
-/// `None` while under way.
-type Landing = Option<Result<Cached, FlightFailed>>;
-type Shard = Mutex<HashMap<CacheKey, watch::Receiver<Landing>>>;
+type Landing = Result<Cached, FlightFailed>;
+type Shard = Mutex<HashMap<CacheKey, Arc<Flight>>>;
+
+/// One call for one input.
+#[derive(Default)]
+struct Flight {
+    /// How it ended; empty while it is under way.
+    landing: OnceLock<Landing>,
+    landed: Notify,
+}
+
+impl Flight {
+    /// Only the first end counts.
+    fn end(&self, landing: Landing) {
+        if self.landing.set(landing).is_ok() {
+            self.landed.notify_waiters();
+        }
+    }
+}
 
 /// The flight ended without a vector.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,12 +105,12 @@ impl Flights {
     /// Joins the flight for `key`, or begins it.
     pub fn join(&self, key: CacheKey) -> Joined {
         let mut shard = self.shard(&key).lock();
-        if let Some(landing) = shard.get(&key) {
-            return Joined::Follower(Follower { landing: landing.clone() });
+        if let Some(flight) = shard.get(&key) {
+            return Joined::Follower(Follower { flight: Arc::clone(flight) });
         }
-        let (land, landing) = watch::channel(None);
-        shard.insert(key, landing);
-        Joined::Leader(LeaderGuard { flights: self.clone(), key, land, listed: true })
+        let flight = Arc::<Flight>::default();
+        shard.insert(key, Arc::clone(&flight));
+        Joined::Leader(LeaderGuard { flights: self.clone(), key, flight, listed: true })
     }
 
     /// Flights under way.
@@ -118,7 +134,7 @@ impl Flights {
 pub struct LeaderGuard {
     flights: Flights,
     key: CacheKey,
-    land: watch::Sender<Landing>,
+    flight: Arc<Flight>,
     /// Whether the flight is still in the table.
     listed: bool,
 }
@@ -137,13 +153,13 @@ impl LeaderGuard {
 
     /// Hands the vector to everybody who waits. It must be stored first, or the next to ask pays for it again.
     pub fn land(self, vector: Cached) {
-        self.land.send_replace(Some(Ok(vector)));
+        self.flight.end(Ok(vector));
     }
 
     /// Ends the flight without a vector and tells everybody who waits why.
     pub fn fail(mut self, told: Told) {
         self.unlist();
-        self.land.send_replace(Some(Err(FlightFailed::Told(Arc::new(told)))));
+        self.flight.end(Err(FlightFailed::Told(Arc::new(told))));
     }
 }
 
@@ -160,13 +176,14 @@ impl LeaderGuard {
 impl Drop for LeaderGuard {
     fn drop(&mut self) {
         self.unlist();
+        self.flight.end(Err(FlightFailed::Abandoned));
     }
 }
 
 /// Waits for somebody else's call.
 #[must_use = "waiting begins when it is awaited"]
 pub struct Follower {
-    landing: watch::Receiver<Landing>,
+    flight: Arc<Flight>,
 }
 
 impl fmt::Debug for Follower {
@@ -183,10 +200,14 @@ impl Follower {
     ///
     /// # Cancel safety
     /// Dropping it at any time changes nothing for the leader and the other followers.
-    pub async fn wait(mut self) -> Result<Cached, FlightFailed> {
-        match self.landing.wait_for(Option::is_some).await {
-            Ok(landing) => landing.clone().unwrap_or(Err(FlightFailed::Abandoned)),
-            Err(_) => Err(FlightFailed::Abandoned),
+    pub async fn wait(self) -> Result<Cached, FlightFailed> {
+        loop {
+            // Made before the look, so that it hears of an end in between.
+            let landed = self.flight.landed.notified();
+            if let Some(landing) = self.flight.landing.get() {
+                return landing.clone();
+            }
+            landed.await;
         }
     }
 }

@@ -20,8 +20,9 @@ use crate::dialects::client::EmbedChunks;
 use crate::lifecycle::InFlight;
 use crate::room::Seat;
 
-/// Bytes of a whole answer that are handed out at a time: as much as the server buffers before it waits for the socket.
-const PIECE: usize = 32 << 10;
+/// Bytes of a whole answer that are handed out at a time: so much that the answer to one text leaves with its head in one
+/// write. The server takes the next piece only once less than half of this waits for the socket.
+const PIECE: usize = 64 << 10;
 
 /// What a request holds until its answer is out.
 #[derive(Debug)]

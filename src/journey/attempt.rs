@@ -101,18 +101,24 @@ pub async fn run(
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
-    running.push(parts.run(first, Some(reserved)));
+    let mut first = Some(parts.run(first, Some(reserved)));
     let mut failed = None;
     // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
     // parts are under way.
     let mut unproven = false;
     loop {
         let at_once = if unproven { 1 } else { PARTS_IN_FLIGHT };
-        while failed.is_none() && !gone.is_cancelled() && running.len() < at_once {
+        while failed.is_none() && !gone.is_cancelled() && running.len() + usize::from(first.is_some()) < at_once {
             let Some(range) = cutter.next(&parts) else { break };
+            running.extend(first.take());
             running.push(parts.run(range, None));
         }
-        let Some(end) = running.next().await else { break };
+        // Most requests are one part, which needs nobody to choose whom to look at.
+        let end = match first.take() {
+            Some(only) => Some(only.await),
+            None => running.next().await,
+        };
+        let Some(end) = end else { break };
         tally.saw(end.seen.attempts, end.seen.dwell, &end.seen.calls);
         match end.result {
             Ok(landed) => {

@@ -5,7 +5,6 @@
 //! written, the client gets no answer.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,20 +57,20 @@ pub struct Spent {
 /// Calls that were sent and not answered yet, with what each is expected to cost. A journey that is cut leaves them
 /// here: the upstream will bill what it was sent.
 #[derive(Debug, Clone, Default)]
-pub struct UnderWay(Rc<RefCell<BTreeMap<u32, Spent>>>);
+pub struct UnderWay(Rc<RefCell<Vec<(u32, Spent)>>>);
 
 impl UnderWay {
     /// A call is sent; returns its number.
     pub fn begin(&self, expected: Spent) -> u32 {
         let mut calls = self.0.borrow_mut();
-        let number = calls.last_key_value().map_or(0, |(last, _)| last + 1);
-        calls.insert(number, expected);
+        let number = calls.last().map_or(0, |(last, _)| last + 1);
+        calls.push((number, expected));
         number
     }
 
     /// The call has ended, and what it cost is known elsewhere.
     pub fn end(&self, number: u32) {
-        self.0.borrow_mut().remove(&number);
+        self.0.borrow_mut().retain(|(sent, _)| *sent != number);
     }
 }
 
@@ -118,7 +117,7 @@ impl Tally {
     pub fn book_under_way(&mut self) {
         let left = std::mem::take(&mut *self.under_way.0.borrow_mut());
         self.attempts += u32::try_from(left.len()).unwrap_or(u32::MAX);
-        self.spent.extend(left.into_values());
+        self.spent.extend(left.into_iter().map(|(_, expected)| expected));
     }
 
     /// From the first call's start to the last one's end.

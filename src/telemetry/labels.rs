@@ -197,6 +197,17 @@ closed_set!(
     }
 );
 
+impl Quantile {
+    /// As a percentile: a gauge with a label `quantile` is taken for a summary by some readers.
+    pub const fn percentile(self) -> &'static str {
+        match self {
+            Quantile::P50 => "50",
+            Quantile::P95 => "95",
+            Quantile::P99 => "99",
+        }
+    }
+}
+
 closed_set!(
     /// A service level objective.
     Objective {
@@ -475,7 +486,7 @@ label_sets! {
     ByQuantile { quantile: Quantile }
     ByObjective { slo: Objective }
     ByBurn { slo: Objective, window: BurnWindow }
-    ByModelQuantile { class: TrafficClass, model: ModelName, quantile: Quantile }
+    ByModelPercentile { class: TrafficClass, model: ModelName, percentile: &'static str }
     ByModelObjective { slo: Objective, model: ModelName }
     ByModelBurn { slo: Objective, model: ModelName, window: BurnWindow }
     ByRetirement { model: ModelName, upstream: String }

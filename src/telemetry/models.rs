@@ -13,7 +13,7 @@ use crate::pure::class::TrafficClass;
 use crate::pure::service_levels::ModelLevel;
 
 use super::labels::{
-    BurnWindow, ByModelBurn, ByModelObjective, ByModelQuantile, ByRetirement, LabelPlan, Objective, Quantile,
+    BurnWindow, ByModelBurn, ByModelObjective, ByModelPercentile, ByRetirement, LabelPlan, Objective, Quantile,
 };
 use super::names;
 use super::tenants::FloatGauge;
@@ -28,7 +28,7 @@ struct Listed {
 /// The families that tell of one model each.
 #[derive(Debug, Default)]
 pub(super) struct ModelFamilies {
-    latency: Family<ByModelQuantile, FloatGauge>,
+    latency: Family<ByModelPercentile, FloatGauge>,
     budget: Family<ByModelObjective, FloatGauge>,
     burn: Family<ByModelBurn, FloatGauge>,
     retirement: Family<ByRetirement, FloatGauge>,
@@ -70,7 +70,8 @@ impl ModelFamilies {
     fn remove(&self, model: &ModelName) {
         for class in TrafficClass::ALL {
             for quantile in Quantile::ALL {
-                self.latency.remove(&ByModelQuantile { class, model: model.clone(), quantile: *quantile });
+                let percentile = quantile.percentile();
+                self.latency.remove(&ByModelPercentile { class, model: model.clone(), percentile });
             }
         }
         for slo in Objective::ALL {
@@ -87,7 +88,8 @@ impl ModelFamilies {
         for level in levels.iter().filter(|level| listed.models.contains(&level.model)) {
             let model = || level.model.clone();
             for (quantile, value) in Quantile::ALL.iter().zip(level.total.unwrap_or_default()) {
-                let label = ByModelQuantile { class: level.class, model: model(), quantile: *quantile };
+                let percentile = quantile.percentile();
+                let label = ByModelPercentile { class: level.class, model: model(), percentile };
                 self.latency.get_or_create(&label).set(value.as_secs_f64());
             }
             for (position, target) in &level.targets {
@@ -135,7 +137,7 @@ pub(super) mod tests {
     #[test]
     fn a_model_is_shown_as_long_as_it_is_configured() {
         let metrics = metrics();
-        let p95 = [("class", "interactive-search"), ("model", "e5"), ("quantile", "0.95")];
+        let p95 = [("class", "interactive-search"), ("model", "e5"), ("percentile", "95")];
         let left = [("slo", "interactive_p99"), ("model", "e5")];
         let burn = [("slo", "interactive_p95"), ("model", "e5"), ("window", "1h")];
         assert_eq!(page(&metrics).value("vectorgate_model_latency_seconds", &p95), None);

@@ -14,7 +14,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::config::plan::{Provider, Upstream};
 use crate::error::ApiError;
-use crate::pure::digits::{self, Digits};
+use crate::pure::digits;
 
 use super::labels::{CallStatus, TraceId};
 use super::requests::RequestEnd;
@@ -65,12 +65,12 @@ impl TraceParent {
 
 impl fmt::Display for TraceParent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids = [digits::hex(self.trace.0), digits::hex(self.span.into()), digits::hex(self.flags.into())];
-        let [trace, span, flags] = ids.each_ref().map(Digits::as_str);
-        for part in ["00-", trace, "-", &span[16..], "-", &flags[30..]] {
-            f.write_str(part)?;
-        }
-        Ok(())
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        let [trace, span, flags] = [self.trace.0, self.span.into(), self.flags.into()].map(digits::hex);
+        text[3..35].copy_from_slice(trace.as_str().as_bytes());
+        text[36..52].copy_from_slice(&span.as_str().as_bytes()[16..]);
+        text[53..].copy_from_slice(&flags.as_str().as_bytes()[30..]);
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

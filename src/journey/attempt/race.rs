@@ -68,11 +68,14 @@ impl Parts<'_> {
         seen: &mut Seen,
     ) -> Decided {
         let started = clock::mono();
-        let mut calls: Calls<'_> = FuturesUnordered::new();
-        let mut legs: Vec<Option<Leg>> = Vec::with_capacity(2);
         let mut hedge_at = self.hedge_after(reserved.route).map(|after| started.plus(after));
         let patience = self.patience_elsewhere(reserved.route, started);
         let mut look_at = patience.map(|patience| started.plus(patience));
+        if hedge_at.is_none() && look_at.is_none() {
+            return self.alone(reserved, range, seen).await;
+        }
+        let mut calls: Calls<'_> = FuturesUnordered::new();
+        let mut legs: Vec<Option<Leg>> = Vec::with_capacity(2);
         self.begin(reserved, range, &mut legs, &calls, seen);
         loop {
             let wake = [hedge_at, look_at].into_iter().flatten().min();
@@ -122,15 +125,31 @@ impl Parts<'_> {
         calls: &Calls<'a>,
         seen: &mut Seen,
     ) {
+        let leg = self.leg(reserved, range.len(), seen);
+        let (index, call, span) = (legs.len(), &self.routes[leg.route], leg.span.clone());
+        legs.push(Some(leg));
+        calls.push(Box::pin(async move { (index, self.exchange(call, range).instrument(span).await) }));
+    }
+
+    /// Makes a call that nothing can race or replace.
+    async fn alone(&self, reserved: Reserved, range: &Range<usize>, seen: &mut Seen) -> Decided {
+        let leg = self.leg(reserved, range.len(), seen);
+        let call = self.exchange(&self.routes[leg.route], range).instrument(leg.span.clone());
+        // Boxed, or the whole of it would be moved with the part that waits for it.
+        let exchange = Box::pin(call).await;
+        let latency = self.saw(&leg, exchange.status(), exchange.billed(), seen, clock::mono());
+        Decided { route: leg.route, permit: leg.permit, exchange, latency }
+    }
+
+    /// The leg of a call that is about to be made.
+    fn leg(&self, reserved: Reserved, items: usize, seen: &mut Seen) -> Leg {
         let Reserved { route, permit, .. } = reserved;
         seen.attempts += 1;
         seen.dwell += permit.dwell;
-        let index = legs.len();
         let call = &self.routes[route];
         let (trace, plan) = (&self.call.context.trace, &call.upstream.plan);
-        let span = trace.upstream_call(self.call.operation(), plan, &call.remote_name, range.len());
-        legs.push(Some(Leg { route, permit, started: clock::mono(), span: span.clone() }));
-        calls.push(Box::pin(async move { (index, self.exchange(call, range).instrument(span).await) }));
+        let span = trace.upstream_call(self.call.operation(), plan, &call.remote_name, items);
+        Leg { route, permit, started: clock::mono(), span }
     }
 
     /// Counts a call that ended, by `tokens` if it was billed; how long it took.

@@ -22,22 +22,25 @@ pub(super) struct Usual {
 /// Looks at a list of numbers that goes on with one, up to the first block that holds anything unusual.
 pub(super) fn usual(list: &[u8]) -> Usual {
     let mut seen = Usual::default();
+    let (mut after_number, mut after_opening, mut after_first) = (0, 0, 0);
     // The list goes on as if behind a comma.
-    let mut before = Places { comma: 1 << (BLOCK - 1), ..Places::default() };
-    let mut before_first = 0;
+    let mut after_gap = 1;
     for (number, block) in list.as_chunks::<BLOCK>().0.iter().enumerate() {
-        let places = Places::of(block);
-        let behind = places.behind(&before);
-        let first = places.digit & !(behind.digit | behind.point);
-        let starts = behind.comma | behind.blank;
-        let odd = !(places.digit | places.minus | places.point | places.comma | places.blank)
+        let Places { digit, minus, point, comma, blank } = Places::of(block);
+        let behind_number = behind(digit | point, &mut after_number);
+        let behind_opening = behind(point | minus, &mut after_opening);
+        let behind_gap = behind(comma | blank, &mut after_gap);
+        let behind_first = behind(digit & !behind_number, &mut after_first);
+        let odd = !(digit | minus | point | comma | blank)
             // Behind the first digit stands the point, and nowhere else.
-            | (places.point ^ (first << 1 | before_first))
-            | ((behind.point | behind.minus) & !places.digit)
-            | (places.comma & !behind.digit)
-            | ((places.minus | places.blank) & !starts);
+            | (point ^ behind_first)
+            // Behind a point or a minus stands a digit …
+            | (behind_opening & !digit)
+            // … so that a comma here stands behind one, too.
+            | (comma & !behind_number)
+            | ((minus | blank) & !behind_gap);
         // What stands before the first odd byte is sound up to the last comma there.
-        let commas = places.comma & (odd & odd.wrapping_neg()).wrapping_sub(1);
+        let commas = comma & (odd & odd.wrapping_neg()).wrapping_sub(1);
         if commas != 0 {
             seen.commas += commas.count_ones() as usize;
             seen.last = (number + 1) * BLOCK - commas.leading_zeros() as usize;
@@ -45,13 +48,19 @@ pub(super) fn usual(list: &[u8]) -> Usual {
         if odd != 0 {
             break;
         }
-        (before, before_first) = (places, first >> (BLOCK - 1));
     }
     seen
 }
 
+/// The places behind those of `set`; `carry` is whether the last byte of the block before is such a one.
+fn behind(set: u64, carry: &mut u64) -> u64 {
+    let behind = set << 1 | *carry;
+    *carry = set >> (BLOCK - 1);
+    behind
+}
+
 /// Where in a block the bytes of each kind stand: the first byte is the lowest bit.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 struct Places {
     digit: u64,
     minus: u64,
@@ -72,18 +81,6 @@ impl Places {
             return places;
         }
         Places { blank: each(b' ') | each(b'\n') | each(b'\r') | each(b'\t'), ..places }
-    }
-
-    /// For each kind, the places behind one of it.
-    fn behind(&self, before: &Places) -> Places {
-        let behind = |now: u64, before: u64| now << 1 | before >> (BLOCK - 1);
-        Places {
-            digit: behind(self.digit, before.digit),
-            minus: behind(self.minus, before.minus),
-            point: behind(self.point, before.point),
-            comma: behind(self.comma, before.comma),
-            blank: behind(self.blank, before.blank),
-        }
     }
 }
 
