@@ -233,6 +233,7 @@ impl UpstreamActor {
             board: Arc::clone(&board),
             telemetry,
         };
+        actor.state.set_compared(actor.watch.is_some());
         if actor.shared.is_some() {
             actor.state.share();
         }
@@ -267,8 +268,6 @@ impl UpstreamActor {
                 self.calls.waited(*waited, now);
             }
             if let (Effect::Breaker(Transition { to: Phase::HalfOpen, .. }), Some(watch)) = (&effect, &self.watch) {
-                // Back from an outage it may be another model: nothing is sent before its vectors were looked at.
-                self.state.unverified(true);
                 watch.recheck(&self.id);
             }
         }
@@ -610,6 +609,7 @@ impl Handler<PolicyChanged> for UpstreamActor {
         self.on(context, |this, _| {
             this.batch_size = fact.batch_size;
             this.watch = fact.watch;
+            this.state.set_compared(this.watch.is_some());
             this.learned = Learned::default();
             this.learned_ranking = Learned::default();
             this.state.reconfigure(fact.policy);

@@ -115,6 +115,8 @@ pub struct UpstreamState {
     /// The breaker is open because another replica's is, so the others need not be told.
     told_open: bool,
     vectors: Vectors,
+    /// Whether there is anything to compare its vectors with.
+    compared: bool,
     draining: bool,
     shutting_down: bool,
     /// Those who wait have not been told yet that the gateway shuts down.
@@ -158,6 +160,7 @@ impl UpstreamState {
             quarantined: false,
             told_open: false,
             vectors: Vectors::Trusted,
+            compared: false,
             draining: false,
             shutting_down: false,
             turn_away: false,
@@ -388,7 +391,7 @@ impl UpstreamState {
             self.request_pace.pour(1, self.requests.left_share(now), now);
         }
         let (admit, transition) = self.breaker.admit(held.class, held.roll, now);
-        self.effects.extend(transition.map(Effect::Breaker));
+        self.turned(transition);
         let ticket = match admit {
             Admit::Pass(ticket) | Admit::Probe(ticket) => ticket,
             Admit::Refuse { .. } => {

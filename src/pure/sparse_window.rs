@@ -82,7 +82,10 @@ impl SparseWindow {
             held.current.reset();
         }
         let mut gone = 0;
-        while let Some(step) = held.finished.pop_front_if(|oldest| oldest.at + self.steps < at) {
+        let is_gone = |oldest: &Step| oldest.at + self.steps < at;
+        while held.finished.front().is_some_and(is_gone)
+            && let Some(step) = held.finished.pop_front()
+        {
             for (value, count) in step.seen {
                 held.current.saturating_record_n(value, count);
             }

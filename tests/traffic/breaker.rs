@@ -122,10 +122,14 @@ async fn probes_are_one_in_a_hundred_queries() {
     provider.set_script(Script::new());
     until_breaker(&gateway, "one", "half_open").await;
     provider.clear();
-    let answers = load(&gateway, "query", 2_000, Duration::from_micros(500)).await;
+    // One after the other: while one probes no other may, and how many come meanwhile depends on the machine.
+    let mut answered = 0;
+    for n in 0..2_000 {
+        answered += u64::from(query(&gateway, &format!("query {n}")).await.status == 200);
+    }
     let probes = provider.call_count();
     assert!((5..=45).contains(&probes), "{probes} of 2,000");
-    assert_eq!(statuses(&answers)[&200] as u64, probes, "each probe is a client's own query");
+    assert_eq!(answered, probes, "each probe is a client's own query");
 }
 
 #[tokio::test]

@@ -210,18 +210,37 @@ async fn rg_9g28_traffic_returns_to_the_first_and_does_not_swing_with_every_flap
     until_upstream(&gateway, "one", "back", |state| state["unverified"] == false).await;
 }
 
-#[tokio::test]
-async fn a_connection_closed_in_answer_to_one_request_is_no_outage() {
-    let (one, two) = (Provider::start(Script::new()), Provider::start(Script::new()));
+/// One upstream of two closes a connection in answer to one request; its calls after that, those of clients, and how long
+/// it was until a query had succeeded there again.
+async fn closes_once() -> (u64, u64, Duration) {
+    let (one, two) = (healthy(), healthy());
     let gateway = pair(&one.base_url(), &two.base_url(), "", "").start();
     until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     one.clear();
     one.set_script(Script::new().next(1, Effect::fault(Fault::CloseAfterBody)));
-    let until = Instant::now() + super::SOON;
+    let until = Instant::now() + SOON;
+    let (began, mut followed) = (Instant::now(), None);
     while client_calls(&one).len() < 3 {
-        super::query(&gateway, &format!("query {}", one.call_count())).await.expect(200);
+        query(&gateway, &format!("query {}", one.call_count())).await.expect(200);
+        if client_calls(&one).len() > 1 {
+            followed = followed.or(Some(began.elapsed()));
+        }
         assert!(Instant::now() < until, "the first upstream is not used");
     }
-    let all = usize::try_from(one.call_count()).expect("few");
-    assert_eq!(all, client_calls(&one).len(), "it was taken out and had to prove itself");
+    (one.call_count(), client_calls(&one).len() as u64, followed.unwrap_or_default())
+}
+
+#[tokio::test]
+async fn a_connection_closed_in_answer_to_one_request_is_no_outage() {
+    let until = Instant::now() + SOON * 3;
+    loop {
+        let (all, of_clients, followed) = closes_once().await;
+        if all == of_clients {
+            return;
+        }
+        // A failure that nothing has followed for 100 ms may be an outage, so a machine that stands still for as long in the
+        // middle of it shows nothing.
+        assert!(followed >= Duration::from_millis(100), "it was taken out and had to prove itself, {followed:?}");
+        assert!(Instant::now() < until, "the machine never goes on for 100 ms");
+    }
 }

@@ -46,6 +46,8 @@ async fn comes_back_as_another(fault: Effect, extra: &str) {
     let swap = async {
         two.set_script(Script::new().always(fault));
         tokio::time::sleep(Duration::from_secs(2)).await;
+        // On a busy machine it may not have been called yet, and what nobody saw going down nobody can suspect.
+        until_upstream(&gateway, "two", "missed", |state| state["unverified"] == true).await;
         two.set_script(Script::new().space("B"));
         two.clear();
     };

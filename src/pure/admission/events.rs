@@ -90,7 +90,7 @@ impl UpstreamState {
         }
         self.expiries.insert((expires, id));
         let transition = self.breaker.record(ticket, breaker::Event::Success { latency }, now);
-        self.effects.extend(transition.map(Effect::Breaker));
+        self.turned(transition);
         let follow_up = self.breaker.follow_up(ticket);
         if let Some(attempt) = self.attempts.get_mut(&id) {
             attempt.ticket = follow_up;
@@ -116,7 +116,7 @@ impl UpstreamState {
             event => event,
         };
         let transition = self.breaker.record(attempt.ticket, event, now);
-        self.effects.extend(transition.map(Effect::Breaker));
+        self.turned(transition);
         if let Some(name) = outcome.kind.error_name() {
             self.last_error = Some((name, now));
         }
@@ -134,9 +134,20 @@ impl UpstreamState {
             self.counters.lost += 1;
             self.effects.push(Effect::Lost(id));
             let transition = self.breaker.record(attempt.ticket, breaker::Event::Abandoned, now);
-            self.effects.extend(transition.map(Effect::Breaker));
+            self.turned(transition);
         }
-        self.effects.extend(self.breaker.advance(now).map(Effect::Breaker));
+        let transition = self.breaker.advance(now);
+        self.turned(transition);
+    }
+
+    /// Takes note of what the breaker did. Half-open it is back from an outage and may be another model, so that no call,
+    /// not even a probe, goes before its vectors were looked at: also the one whose asking let the time pass.
+    pub(super) fn turned(&mut self, transition: Option<breaker::Transition>) {
+        let Some(transition) = transition else { return };
+        if transition.to == Phase::HalfOpen && self.compared {
+            self.vectors = Vectors::Unverified;
+        }
+        self.effects.push(Effect::Breaker(transition));
     }
 
     /// Ends an attempt's hold on concurrency.
@@ -256,6 +267,11 @@ impl UpstreamState {
         self.quarantined = quarantined;
     }
 
+    /// Whether there is anything to compare its vectors with, so that they are looked at after an outage.
+    pub fn set_compared(&mut self, compared: bool) {
+        self.compared = compared;
+    }
+
     /// Its vectors have to be looked at before it is used (again), or have been.
     pub fn unverified(&mut self, unverified: bool) {
         self.vectors = if unverified { Vectors::Unverified } else { Vectors::Trusted };
@@ -268,7 +284,8 @@ impl UpstreamState {
             self.vectors = Vectors::Missing;
         }
         if self.vectors == Vectors::Missing {
-            self.effects.extend(self.breaker.look_failed(now).map(Effect::Breaker));
+            let transition = self.breaker.look_failed(now);
+            self.turned(transition);
         }
     }
 
@@ -283,7 +300,7 @@ impl UpstreamState {
         self.settle(now);
         if self.is_down() {
             let transition = self.breaker.missed(now);
-            self.effects.extend(transition.map(Effect::Breaker));
+            self.turned(transition);
         }
     }
 
@@ -317,14 +334,14 @@ impl UpstreamState {
     /// An operator opens the breaker; it stays open until one closes it.
     pub fn force_open(&mut self) {
         let transition = self.breaker.force_open();
-        self.effects.extend(transition.map(Effect::Breaker));
+        self.turned(transition);
     }
 
     /// An operator closes the breaker and ends a pause.
     pub fn force_close(&mut self) {
         self.cool_until = Mono::ZERO;
         let transition = self.breaker.force_close();
-        self.effects.extend(transition.map(Effect::Breaker));
+        self.turned(transition);
     }
 
     /// Puts things right after the owner was restarted in the middle of an event: what can be derived is derived anew, and

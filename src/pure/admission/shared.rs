@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Effect, UpstreamState};
+use super::UpstreamState;
 use crate::pure::breaker::State;
 use crate::pure::quota_lease::LeaseAsk;
 use crate::pure::time::Mono;
@@ -110,7 +110,7 @@ impl UpstreamState {
                 let until = now.plus(std::time::Duration::from_millis(grant.open_ms));
                 self.told_open = true;
                 let transition = self.breaker.told_open(until);
-                self.effects.extend(transition.map(Effect::Breaker));
+                self.turned(transition);
             }
         }
     }

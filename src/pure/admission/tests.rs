@@ -266,6 +266,32 @@ fn who_was_held_up_on_the_way_goes_if_there_is_room_and_waits_no_longer_if_there
 }
 
 #[test]
+fn back_from_an_outage_nobody_probes_before_the_vectors_were_looked_at() {
+    for compared in [false, true] {
+        let mut state = UpstreamState::new(Policy { max_concurrency: 100, ..policy() });
+        state.set_compared(compared);
+        for n in 0..20 {
+            granted(&mut state, n, SEARCH, 1, at(n));
+        }
+        for n in 0..20 {
+            finish(&mut state, n, OutcomeKind::ServerError, at(30 + n));
+        }
+        state.poll(at(60));
+        // The first to ask after the cool-down, before anything else has let the time pass.
+        let late = at(60 + 60_000 + 5);
+        let decision = state.ask(ask(99, SEARCH, 1), late);
+        match compared {
+            false => assert!(matches!(decision, Decision::Grant(Grant { probe: true, .. })), "{decision:?}"),
+            true => {
+                assert_eq!(decision, Decision::Refuse(Refusal { why: Why::Unverified, retry_at: None }));
+                state.unverified(false);
+                granted(&mut state, 100, SEARCH, 1, late);
+            }
+        }
+    }
+}
+
+#[test]
 fn who_leaves_the_queue_is_never_granted() {
     let mut state = UpstreamState::new(Policy { max_concurrency: 1, ..policy() });
     granted(&mut state, 1, SEARCH, 1, at(0));
