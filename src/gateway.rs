@@ -44,7 +44,7 @@ use crate::store::retention;
 use crate::store::segment::StoreError;
 use crate::store::writer::Limits;
 use crate::telemetry::Telemetry;
-use crate::telemetry::labels::LabelPlan;
+use crate::telemetry::labels::{LabelPlan, Objective};
 use crate::tls;
 
 pub use audit::{By, Deed};
@@ -140,7 +140,8 @@ impl Gateway {
         let redis = Redis::prepare(&plan, &journal, &telemetry)?;
         let control = Arbiter::new().handle();
         let levels = Arc::new(LevelBoard::default());
-        let router = Router::spawn(&plan.retry, &plan.slo, &control, Arc::clone(&levels), Arc::clone(&telemetry));
+        let promises = Objective::promises(&plan);
+        let router = Router::spawn(&plan.retry, &promises, &control, Arc::clone(&levels), Arc::clone(&telemetry));
         let cache = Arc::new(Cache::new(&plan.cache, redis.as_ref().map(|redis| &redis.link)));
         let bytes = plan.server.max_buffered_bytes;
         let (bodies, answers, requests) = (BodyBudget::new(bytes), Room::new(bytes), Room::new(bytes));
@@ -187,6 +188,7 @@ impl Gateway {
         gateway.warn_of_retirements(&running.plan);
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
         actix_web::rt::spawn(write_again(Arc::downgrade(&gateway)));
+        actix_web::rt::spawn(look_at_loans(Arc::downgrade(&gateway)));
         if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
             actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
         }
@@ -220,6 +222,17 @@ async fn write_again(gateway: Weak<Gateway>) {
         }
         drop(gateway);
         tokio::time::sleep(WRITE_AGAIN_EVERY).await;
+    }
+}
+
+/// How often holds past their time are looked for in what is lent: a walk over the tenants, so not too often.
+const LOOK_AT_LOANS_EVERY: Duration = Duration::from_secs(10);
+
+async fn look_at_loans(gateway: Weak<Gateway>) {
+    loop {
+        tokio::time::sleep(LOOK_AT_LOANS_EVERY).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        gateway.parts.look_at_loans(clock::mono());
     }
 }
 

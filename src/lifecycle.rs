@@ -1,7 +1,7 @@
 //! Whether the gateway takes work, and how much it has.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -19,6 +19,8 @@ pub struct Lifecycle {
     draining: AtomicBool,
     refusing: AtomicBool,
     in_flight: AtomicUsize,
+    /// Requests that were turned away because the process ends.
+    turned_away: AtomicU64,
     idle: Notify,
     cut: CancellationToken,
 }
@@ -60,6 +62,7 @@ impl Lifecycle {
     /// `shutting_down`, or `overloaded` with [`MAX_IN_FLIGHT`] requests inside.
     pub fn enter(self: &Arc<Self>) -> Result<InFlight, ApiError> {
         if self.refusing.load(Ordering::Acquire) {
+            self.turned_away.fetch_add(1, Ordering::AcqRel);
             return Err(ApiError::new(Code::ShuttingDown, "the gateway is shutting down; try another replica")
                 .retry_after(Some(Duration::from_secs(1))));
         }
@@ -116,6 +119,22 @@ impl Lifecycle {
             notified.await;
         }
     }
+
+    /// Waits until no request is inside and none has come during a whole `pause`.
+    ///
+    /// # Cancel safety
+    /// Safe, if `pause` is.
+    pub async fn quiet(&self, mut pause: impl AsyncFnMut()) {
+        let turned_away = || self.turned_away.load(Ordering::Acquire);
+        loop {
+            let before = turned_away();
+            self.idle().await;
+            pause().await;
+            if self.in_flight() == 0 && turned_away() == before {
+                return;
+            }
+        }
+    }
 }
 
 /// What a client reads whose request had begun and could not finish in the time that a shutdown has.
@@ -162,5 +181,25 @@ mod tests {
         drop(again);
         assert!(at_once.take(1).is_some());
         assert_eq!(lifecycle.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn it_is_quiet_once_nobody_has_come_during_a_pause() {
+        let lifecycle = Arc::new(Lifecycle::default());
+        let inside = lifecycle.enter().expect("room");
+        lifecycle.refuse();
+        let (mut insists, mut pauses) = (3, 0);
+        let quiet = lifecycle.quiet(async || {
+            assert_eq!(lifecycle.in_flight(), 0);
+            pauses += 1;
+            // Whoever was answered last comes again, and again.
+            if insists > 0 {
+                insists -= 1;
+                lifecycle.enter().expect_err("refused");
+            }
+        });
+        let leaves = async { drop(inside) };
+        tokio::join!(quiet, leaves);
+        assert_eq!(pauses, 4);
     }
 }

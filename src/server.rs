@@ -1,6 +1,5 @@
 //! Listeners, signals, and an orderly end.
 
-use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,10 +7,8 @@ use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::middleware::from_fn;
-use actix_web::rt::net::TcpStream;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
-use socket2::SockRef;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -37,9 +34,12 @@ const BACKLOG: u32 = 4096;
 /// than half of `server.drain_s`.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// Then work is refused for at least this long before the listeners close: a client that has just come learns where it
-/// stands instead of meeting a closed door.
+/// Then work is refused, and the listeners close once no request has come for this long: a client that has just come, or
+/// was just answered and comes again, learns where it stands. Closing a listener resets the connections that wait in it.
 const REFUSAL: Duration = Duration::from_millis(300);
+
+/// Clients that come again at once whenever they are refused do not keep the listeners open for longer than this.
+const INSISTENCE: Duration = Duration::from_secs(2);
 
 /// Longest of each step after the last request: cut answers leave, connections close, tasks end. Three of them are kept
 /// back from `server.drain_s`.
@@ -66,6 +66,11 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
         io::Error::new(error.kind(), format!("{key} = \"{address}\" cannot be listened on: {error}"))
     };
     let shared = Arc::clone(gateway);
+    let terms = edge::visit::Terms {
+        header_timeout: server.header_timeout,
+        write_timeout: server.write_timeout,
+        metrics: Arc::clone(gateway.telemetry.events.metrics()),
+    };
     let client = HttpServer::new(move || {
         let app = App::new().wrap(from_fn(edge::frame::around));
         app.app_data(Worker::new(Arc::clone(&shared))).configure(edge::client_routes)
@@ -77,7 +82,7 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
     .h1_allow_half_closed(false)
     .tcp_nodelay(true)
     .backlog(BACKLOG)
-    .on_connect(move |connection, _| bound_writes(connection, server.write_timeout))
+    .on_connect(move |connection, data| edge::visit::begin(connection, data, &terms))
     .disable_signals();
     let client = match &gateway.certificate {
         None => client.bind(server.listen),
@@ -109,18 +114,6 @@ pub fn bind(gateway: &Arc<Gateway>) -> io::Result<Listeners> {
     let (client_addr, admin_addr) = (first(client.addrs(), server.listen), first(admin.addrs(), server.admin_listen));
     gateway.telemetry.events.lifecycle(&format!("started, listening on {client_addr}"));
     Ok(Listeners { client: client.run(), admin: admin.run(), dashboard, client_addr, admin_addr })
-}
-
-/// Has the system end a connection whose peer takes nothing of what is sent for `limit`.
-///
-/// A body of an answer is only asked for its next piece once the last one is out, so nothing in this process would notice
-/// a client that stopped reading.
-fn bound_writes(connection: &dyn Any, limit: Duration) {
-    if let Some(stream) = connection.downcast_ref::<TcpStream>()
-        && let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(limit))
-    {
-        tracing::debug!(%error, "a connection has no write time-out");
-    }
 }
 
 /// Serves until SIGTERM or SIGINT, then ends in order: readiness falls, queued batch work is turned away, new work is
@@ -198,7 +191,6 @@ async fn drain(gateway: &Gateway, signals: &mut Signals) {
     let finishing = async {
         sleep(NOTICE.min(limit / 2)).await;
         gateway.lifecycle.refuse();
-        sleep(REFUSAL).await;
         gateway.lifecycle.idle().await;
     };
     let finished = tokio::select! {
@@ -210,7 +202,10 @@ async fn drain(gateway: &Gateway, signals: &mut Signals) {
         gateway.lifecycle.refuse();
         gateway.lifecycle.cut();
         let _in_time = timeout(STEP, gateway.lifecycle.idle()).await;
+        return;
     }
+    let latest = end.min(tokio::time::Instant::now() + INSISTENCE);
+    let _in_time = timeout_at(latest, gateway.lifecycle.quiet(async || sleep(REFUSAL).await)).await;
 }
 
 async fn stop(client: ServerHandle, admin: ServerHandle) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use awc::http::header::{HeaderName, HeaderValue};
@@ -47,8 +47,9 @@ const SERVED_BATCH: usize = 256;
 /// How often small facts are passed on.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
-/// A way to an upstream, and the configuration that it was made for.
-type KnownWire = (Arc<Upstream>, Rc<Wire>);
+/// A way to an upstream, and the configuration that it was made for. Not held: each worker has such a list, and if they
+/// held on to it none could tell that nobody else does.
+type KnownWire = (Weak<Upstream>, Rc<Wire>);
 
 /// One HTTP worker's own state.
 pub struct Worker {
@@ -177,6 +178,7 @@ impl Worker {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let Some(worker) = weak.upgrade() else { break };
                 worker.flush_facts();
+                worker.forget_wires();
             }
         });
         worker
@@ -224,14 +226,17 @@ impl Worker {
     /// requests that began before it are under way, so that the two never take turns in one place.
     pub fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        if let Some((_, wire)) = wires.iter().find(|(known, _)| Arc::ptr_eq(known, plan)) {
+        if let Some((_, wire)) = wires.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(plan))) {
             return Rc::clone(wire);
         }
-        // Only this list still knows what no configuration and no request has any more.
-        wires.retain(|(known, _)| Arc::strong_count(known) > 1);
         let wire = Rc::new(Wire::new(plan));
-        wires.push((Arc::clone(plan), Rc::clone(&wire)));
+        wires.push((Arc::downgrade(plan), Rc::clone(&wire)));
         wire
+    }
+
+    /// Closes the connections to upstreams that no configuration and no request knows any more.
+    fn forget_wires(&self) {
+        self.wires.borrow_mut().retain(|(known, _)| known.strong_count() > 0);
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.

@@ -7,7 +7,8 @@
 //!
 //! **Loans.** While the balance covers many calls, a part of it is lent to the workers by way of the board: holds and
 //! settlements within it ask nobody. Every event here first books what was charged to the loan, and nobody is refused or
-//! made to wait before the loan was called in. An idle tenant has none.
+//! made to wait before the loan was called in. An idle tenant keeps its loan, so that it asks nobody when it comes again, and
+//! sets no timer for it: [`LoanLapsed`] comes from whoever looks over all boards.
 //!
 //! **Who waits, and for how long.** An ask that open holds may still make room for waits. Less patient asks (queries)
 //! go before more patient ones (bulk), and among equals the first comes first. Each settlement renews everybody's
@@ -25,7 +26,7 @@ use crate::clock;
 use crate::ids::{HoldId, TenantId};
 use crate::pure::ledger::{Account, AccountSnapshot, CreditOutcome, HoldAsk, Place, Settled, Terms, minus};
 use crate::pure::money::Money;
-use crate::pure::tenant_limits::{Exceeded, TenantLimits};
+use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::{Mono, Wall};
 use crate::store::journal::Journal;
 use crate::store::record::{CreditRecord, PeriodRecord, Record, ReleaseReason, ReleaseRecord};
@@ -165,21 +166,20 @@ pub struct Observe;
 #[rtype(result = "()")]
 struct ExpireTick;
 
+/// A hold of the loan is past its time. A fact; no timer is set for holds that workers placed without asking.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct LoanLapsed;
+
 /// Panics inside the handler: drills that the supervision holds.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drill;
 
-/// The limits of a tenant that has some.
-pub fn limits_of(tpm: Option<u64>, rpm: Option<u64>) -> Option<TenantLimits> {
-    (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm))
-}
-
 /// Owns one tenant's balance.
 pub struct LedgerActor {
     tenant: TenantId,
     account: Account,
-    limits: Option<TenantLimits>,
     line: Line,
     /// Holds that were given up before they were asked for.
     forsaken: BTreeSet<HoldId>,
@@ -196,7 +196,6 @@ impl LedgerActor {
     pub fn new(
         tenant: TenantId,
         account: Account,
-        limits: Option<TenantLimits>,
         board: Arc<Board>,
         journal: Arc<Journal>,
         telemetry: Arc<Telemetry>,
@@ -204,7 +203,6 @@ impl LedgerActor {
         LedgerActor {
             tenant,
             account,
-            limits,
             line: Line::default(),
             forsaken: BTreeSet::new(),
             tick: None,
@@ -239,14 +237,13 @@ impl LedgerActor {
         }
     }
 
+    /// Places a hold. What is lent is called in before it is missing, and so are the holds in it: the rule of the last call
+    /// asks whether any other is under way.
     fn try_place(&mut self, ask: &PlaceHold, now: Mono) -> Place {
-        let core = ask.core(now);
-        let placed = self.account.place(core);
-        if placed == Place::Held || !self.board.lends() {
-            return placed;
+        if self.account.remaining().is_some_and(|left| left < ask.upper) {
+            self.board.call_in(&mut self.account);
         }
-        self.board.call_in(&mut self.account);
-        self.account.place(core)
+        self.account.place(ask.core(now))
     }
 
     /// Decides an ask at once, or lets it wait; then the answer comes over the channel.
@@ -297,9 +294,7 @@ impl LedgerActor {
     /// Takes the call out of the tenant's own limits; if they are used up, the hold that was placed is given back, so
     /// that a refusal leaves everything as it was.
     fn within_limits(&mut self, ask: &PlaceHold, now: Mono) -> Result<Money, HoldRefusal> {
-        if let Some(limits) = &mut self.limits
-            && let Err(exceeded) = limits.take(ask.id, ask.tokens, now)
-        {
+        if let Err(exceeded) = self.board.take(ask.id, ask.tokens, now) {
             self.account.release(ask.id);
             return Err(HoldRefusal::RateLimited(exceeded));
         }
@@ -314,9 +309,7 @@ impl LedgerActor {
     }
 
     fn return_tokens(&mut self, id: HoldId, billed: Option<u64>) {
-        if let Some(limits) = &mut self.limits {
-            limits.settle(id, billed, clock::mono());
-        }
+        self.board.return_tokens(id, billed, clock::mono());
     }
 
     fn resolve(&mut self, id: HoldId, charge: Option<Money>) {
@@ -404,18 +397,17 @@ impl LedgerActor {
 
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
-        let limits = self.limits.as_mut().map(|limits| limits.allowances(now));
-        // The tenant's own limits are counted here and nowhere else, and those who wait come before any other.
-        if limits.is_none() && self.line.is_empty() {
+        // Those who wait come before any other.
+        if self.line.is_empty() {
             self.board.lend(&mut self.account);
         }
-        self.board.publish(&self.account, limits);
+        self.board.publish(&self.account);
         self.telemetry.metrics.tenant_budget_remaining(&self.tenant, self.board.remaining());
     }
 
     /// Makes sure that a tick comes in time for whatever the clock alone will change; none comes if nothing will.
     fn arm(&mut self, now: Mono, context: &mut Context<Self>) {
-        let expiry = (self.account.has_open_holds() || self.board.lends()).then(|| now.plus(EXPIRE_EVERY));
+        let expiry = self.account.has_open_holds().then(|| now.plus(EXPIRE_EVERY));
         // The first has the least patience, and that of nobody here ended before the last tick.
         let patience = self.line.least_patience().map(|patience| now.plus(patience));
         let period = self.account.resets_at().map(|at| {
@@ -557,10 +549,7 @@ impl Handler<TermsChanged> for LedgerActor {
             self.account.set_terms(fact.terms);
             let now = clock::mono();
             let (tpm, rpm) = fact.limits;
-            match &mut self.limits {
-                Some(limits) => limits.reconfigure(tpm, rpm),
-                None => self.limits = limits_of(tpm, rpm),
-            }
+            self.board.limit(tpm, rpm);
             self.roll();
             self.finish(now);
         });
@@ -596,9 +585,6 @@ impl Handler<ExpireTick> for LedgerActor {
             self.expire(now);
             // What has just become free is for those who wait, before any of them is refused.
             self.finish(now);
-            if !self.board.was_used() {
-                self.board.call_in(&mut self.account);
-            }
             for waiting in self.line.impatient(now) {
                 waiting.answer(Err(HoldRefusal::Exhausted));
             }
@@ -606,6 +592,21 @@ impl Handler<ExpireTick> for LedgerActor {
         if let Some(next) = self.line.next_end() {
             self.tick_at(next, now, context);
         }
+        self.arm(now, context);
+    }
+}
+
+impl Handler<LoanLapsed> for LedgerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: LoanLapsed, context: &mut Self::Context) {
+        let now = clock::mono();
+        let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
+            self.board.book(&mut self.account);
+            self.roll();
+            self.expire(now);
+            self.finish(now);
+        });
         self.arm(now, context);
     }
 }

@@ -12,17 +12,16 @@ use actix::prelude::*;
 use arc_swap::{ArcSwap, ArcSwapOption};
 
 use crate::clock;
-use crate::config::plan::{Retry, Slo};
+use crate::config::plan::Retry;
 use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
 use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
 use crate::pure::select::{self, Candidate};
-use crate::pure::service_levels::{Fact, Histories, ServiceLevels, Snapshot};
+use crate::pure::service_levels::{Fact, Histories, Promises, ServiceLevels, Snapshot};
 use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::telemetry::Telemetry;
-use crate::telemetry::labels::Objective;
 
 use super::keeper::{ActorKind, guarded};
 use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
@@ -91,7 +90,7 @@ pub struct RulesChanged {
     /// Retry rules.
     pub retry: Retry,
     /// Objectives.
-    pub slo: Slo,
+    pub promises: Promises,
 }
 
 /// Publishes percentiles; sent to itself once a second.
@@ -130,13 +129,13 @@ impl Router {
     /// Starts a supervised router on `arbiter` that publishes on `board`.
     pub fn spawn(
         retry: &Retry,
-        slo: &Slo,
+        promises: &Promises,
         arbiter: &ArbiterHandle,
         board: Arc<LevelBoard>,
         telemetry: Arc<Telemetry>,
     ) -> Addr<Router> {
         let retries = RetryBudget::new(retry.budget_ratio);
-        let levels = ServiceLevels::new(slo.window, &Objective::targets(slo));
+        let levels = ServiceLevels::new(promises);
         Supervisor::start_in_arbiter(arbiter, move |_| Router { retries, levels, board, telemetry })
     }
 
@@ -192,8 +191,8 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         Some((ledger, hold)) => {
             let asked = clock::mono();
             let placed = ledger.send(hold).await.unwrap_or(Err(HoldRefusal::Unavailable));
-            // The wait for money is not the upstream's: whoever got it would come too late everywhere otherwise.
-            ask.ask.deadline = ask.ask.deadline.plus(clock::mono().since(asked));
+            // The wait for money is not the upstream's: whoever got it could wait nowhere otherwise.
+            ask.ask.waits_until = ask.ask.waits_until.plus(clock::mono().since(asked));
             placed.map_err(Unreserved::Hold)?
         }
         None => Money::ZERO,
@@ -281,7 +280,7 @@ impl Handler<RulesChanged> for Router {
     fn handle(&mut self, rules: RulesChanged, context: &mut Self::Context) {
         let _restarting = guarded::<Self, _>(context, ActorKind::Router, || {
             self.retries.set_ratio(rules.retry.budget_ratio);
-            self.levels.reconfigure(rules.slo.window, &Objective::targets(&rules.slo));
+            self.levels.reconfigure(&rules.promises);
         });
     }
 }

@@ -567,7 +567,9 @@ impl Handler<CallAnswered> for UpstreamActor {
     fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
         self.on(context, |this, now| {
             this.state.adopt(&mut this.board.loan.lock(), fact.attempt);
-            if !this.state.is_answered(fact.attempt) {
+            // A call that ended on a loan meanwhile is known to have done so, and counted.
+            let under_way = this.state.is_interactive(fact.attempt).is_some();
+            if under_way && !this.state.is_answered(fact.attempt) {
                 this.succeeded(fact.attempt, fact.latency, now);
             }
             this.state.answered(fact.attempt, fact.latency, fact.longest, now);

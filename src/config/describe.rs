@@ -3,6 +3,7 @@
 //! Shows what will happen: who answers for which model, in which order, at what price, for whom. Never a secret.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::plan::{
     CacheBackend, CacheScope, Durability, LedgerStore, Matryoshka, Model, ModelKind, Plan, Prices, Provider, Serves,
@@ -27,6 +28,10 @@ impl Plan {
         if !self.collections.is_empty() {
             text.push_str("\ncollections\n");
             text.push_str(&self.collections_table());
+        }
+        if self.models.iter().any(|model| model.slo != self.slo) {
+            text.push_str("\nobjectives of their own\n");
+            text.push_str(&self.objectives_table());
         }
         if !self.retirements.is_empty() {
             text.push_str("\nretirements\n");
@@ -160,6 +165,20 @@ impl Plan {
                 collection.to.to_string(),
                 collection.position.to_string(),
             ]);
+        }
+        table.finish()
+    }
+
+    fn objectives_table(&self) -> String {
+        let mut table = TextTable::new(&["model", "95 of 100 within", "99 of 100 within"]);
+        for model in self.models.iter().filter(|model| model.slo != self.slo) {
+            let (p95, p99) = match model.kind {
+                ModelKind::Embedding => (model.slo.interactive_p95, model.slo.interactive_p99),
+                ModelKind::Rerank => (model.slo.rerank_p95, model.slo.rerank_p99),
+                ModelKind::Chat => (model.slo.chat_p95, model.slo.chat_p99),
+            };
+            let ms = |line: Duration| format!("{} ms", line.as_secs_f64() * 1_000.0);
+            table.row([model.name.to_string(), ms(p95), ms(p99)]);
         }
         table.finish()
     }

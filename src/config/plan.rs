@@ -393,6 +393,8 @@ pub struct Model {
     pub fallbacks: Vec<ModelName>,
     /// The day (00:00 UTC) on which the provider retires it, where known.
     pub retires: Option<Wall>,
+    /// `[slo]`, with the model's own lines applied.
+    pub slo: Slo,
 }
 
 /// Whose wire format an upstream speaks.

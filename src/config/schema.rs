@@ -166,15 +166,26 @@ const RETRY: &[Key] = &[
     is("budget_ratio", SHARE, "0.1"),
 ];
 
+// Lines of objectives; a model may have its own.
+const INTERACTIVE_P95: Key = is("interactive_p95_ms", MILLIS, "70");
+const INTERACTIVE_P99: Key = is("interactive_p99_ms", MILLIS, "120");
+const RERANK_P95: Key = is("rerank_p95_ms", MILLIS, "300");
+const RERANK_P99: Key = is("rerank_p99_ms", MILLIS, "600");
+const CHAT_P95: Key = is("chat_p95_ms", MILLIS, "10000");
+const CHAT_P99: Key = is("chat_p99_ms", MILLIS, "30000");
+
 const SLO: &[Key] = &[
     is("window_s", Type::Number(1.0, 86_400.0), "300"),
-    is("interactive_p95_ms", MILLIS, "70"),
-    is("interactive_p99_ms", MILLIS, "120"),
-    is("rerank_p95_ms", MILLIS, "300"),
-    is("rerank_p99_ms", MILLIS, "600"),
-    is("chat_p95_ms", MILLIS, "10000"),
-    is("chat_p99_ms", MILLIS, "30000"),
+    INTERACTIVE_P95,
+    INTERACTIVE_P99,
+    RERANK_P95,
+    RERANK_P99,
+    CHAT_P95,
+    CHAT_P99,
 ];
+
+/// Keys of a model's own objectives.
+pub(crate) const MODEL_SLO: &[Key] = &[INTERACTIVE_P95, INTERACTIVE_P99, RERANK_P95, RERANK_P99, CHAT_P95, CHAT_P99];
 
 // Prices of a model; an upstream's `serves` entry may have its own.
 const INPUT_PRICE: Key = optional("price_usd_per_million_tokens", Type::Decimal);
@@ -199,6 +210,7 @@ const MODEL: &[Key] = &[
     is("pairwise", Type::Bool, "false"),
     is("fallbacks", Type::Texts, "[]"),
     optional("retires", Type::Text),
+    is("slo", Type::Table(MODEL_SLO), "{}"),
 ];
 
 const SERVES: &[Key] =

@@ -32,6 +32,7 @@ pub const ASSETS: &[Asset] = &[
     Asset { name: "actions.js", media_type: SCRIPT, body: include_str!("assets/actions.js") },
     Asset { name: "charts.js", media_type: SCRIPT, body: include_str!("assets/charts.js") },
     Asset { name: "format.js", media_type: SCRIPT, body: include_str!("assets/format.js") },
+    Asset { name: "models.js", media_type: SCRIPT, body: include_str!("assets/models.js") },
     Asset { name: "summary.js", media_type: SCRIPT, body: include_str!("assets/summary.js") },
     Asset { name: "table.js", media_type: SCRIPT, body: include_str!("assets/table.js") },
     Asset { name: "views.js", media_type: SCRIPT, body: include_str!("assets/views.js") },

@@ -55,6 +55,8 @@ pub struct DashboardSnapshot {
     pub slo: SloView,
     /// Traffic by class, in the order of [`TrafficClass::ALL`].
     pub classes: Vec<ClassView>,
+    /// Traffic by model and class, of models that were asked, in the order of the configuration.
+    pub models: Vec<ModelView>,
     /// Cost and cache over all tenants.
     pub totals: TotalsView,
     /// Request bodies in memory, bytes.
@@ -127,35 +129,34 @@ pub enum Urgency {
 impl SloView {
     /// The view of the objectives' levels, which are in the order of [`Objective::ALL`].
     pub fn new(slo: &Slo, levels: &[TargetLevel]) -> SloView {
-        let objectives = Objective::ALL
-            .iter()
-            .zip(levels)
-            .map(|(name, level)| {
-                let target = name.target(slo);
-                ObjectiveView {
-                    name: *name,
-                    class: target.class,
-                    line_ms: millis(target.line),
-                    allowed_bad: target.allowed_bad,
-                    budget_remaining: level.remaining,
-                    burn: BurnWindow::ALL
-                        .iter()
-                        .zip(level.burn)
-                        .map(|(window, rate)| BurnView { window: *window, rate })
-                        .collect(),
-                    urgency: match level.urgency {
-                        Burn::Calm => Urgency::Calm,
-                        Burn::Slow => Urgency::Slow,
-                        Burn::Fast => Urgency::Fast,
-                    },
-                }
-            })
-            .collect();
         SloView {
             window_s: slo.window.as_secs(),
             p95_line_ms: millis(slo.interactive_p95),
             p99_line_ms: millis(slo.interactive_p99),
-            objectives,
+            objectives: (Objective::ALL.iter().zip(levels))
+                .map(|(name, level)| ObjectiveView::new(*name, slo, level))
+                .collect(),
+        }
+    }
+}
+
+impl ObjectiveView {
+    /// The view of one objective's level, by the lines of `slo`.
+    pub fn new(name: Objective, slo: &Slo, level: &TargetLevel) -> ObjectiveView {
+        let target = name.target(slo);
+        let burn = BurnWindow::ALL.iter().zip(level.burn);
+        ObjectiveView {
+            name,
+            class: target.class,
+            line_ms: millis(target.line),
+            allowed_bad: target.allowed_bad,
+            budget_remaining: level.remaining,
+            burn: burn.map(|(window, rate)| BurnView { window: *window, rate }).collect(),
+            urgency: match level.urgency {
+                Burn::Calm => Urgency::Calm,
+                Burn::Slow => Urgency::Slow,
+                Burn::Fast => Urgency::Fast,
+            },
         }
     }
 }
@@ -198,6 +199,32 @@ pub struct ClassView {
     pub queue_p95_ms: Option<f64>,
     /// 95th percentile of the gateway's own time.
     pub overhead_p95_ms: Option<f64>,
+}
+
+/// Traffic of one model in one class over the objectives' window.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelView {
+    /// The model.
+    pub model: String,
+    /// The class.
+    pub class: TrafficClass,
+    /// Requests that ended.
+    pub count: u64,
+    /// Requests a second.
+    pub rate: f64,
+    /// Requests that the service failed.
+    pub errors: u64,
+    /// Requests that were refused by a limit of the tenant's own.
+    pub limited: u64,
+    /// Median; absent without requests.
+    pub p50_ms: Option<f64>,
+    /// 95th percentile.
+    pub p95_ms: Option<f64>,
+    /// 99th percentile.
+    pub p99_ms: Option<f64>,
+    /// The class's objectives as this model's requests fare, by the model's own lines where it has them; none for
+    /// batches.
+    pub objectives: Vec<ObjectiveView>,
 }
 
 /// One upstream.
@@ -476,7 +503,7 @@ mod tests {
         let mut budgets = Objective::ALL.iter().map(|name| Budget::new(name.allowed_bad())).collect::<Vec<_>>();
         budgets[1].record(Mono::ZERO, 80, 20);
         let now = Mono::from_millis(1_000);
-        let view = SloView::new(&slo, &budgets.iter().map(|b| TargetLevel::of(b, now)).collect::<Vec<_>>());
+        let view = SloView::new(&slo, &budgets.iter_mut().map(|b| TargetLevel::of(b, now, 1)).collect::<Vec<_>>());
         assert_eq!((view.p95_line_ms, view.p99_line_ms), (70.0, 120.5));
         assert_eq!((view.objectives[0].urgency, view.objectives[1].urgency), (Urgency::Calm, Urgency::Fast));
         assert!((view.objectives[1].burn[0].rate - 20.0).abs() < 1e-9);

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::pure::time::Mono;
 
 use super::assets::{ASSETS, Asset, POLICY};
-use super::feed::{Feed, TenantView};
+use super::feed::{Feed, ModelView, TenantView};
 use super::session::{LIFETIME, Session, Sessions, Who, is_loopback_host, is_same_origin};
 
 /// Name of the session's cookie.
@@ -39,8 +39,8 @@ const MOST_VIEWERS: usize = 64;
 /// Pace of the live feed.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Tenants change slowly and there may be a thousand: they come with every fifth tick.
-const TENANTS_EVERY: u64 = 5;
+/// Tenants and models change slowly and there may be very many: they come with every fifth tick.
+const LONG_LISTS_EVERY: u64 = 5;
 
 /// Who may use the admin side.
 pub trait AdminAuth: Send + Sync {
@@ -75,7 +75,8 @@ struct Rendered {
     at: Mono,
     main: Bytes,
     tenants: Vec<TenantView>,
-    tenants_event: OnceLock<Bytes>,
+    models: Vec<ModelView>,
+    long_lists: OnceLock<Bytes>,
 }
 
 /// The dashboard: one for the process.
@@ -150,17 +151,21 @@ impl Dashboard {
             return Arc::clone(rendered);
         }
         let mut snapshot = self.feed.snapshot();
-        let tenants = std::mem::take(&mut snapshot.tenants);
-        let rendered =
-            Arc::new(Rendered { at: now, main: event("snapshot", &snapshot), tenants, tenants_event: OnceLock::new() });
+        let (tenants, models) = (std::mem::take(&mut snapshot.tenants), std::mem::take(&mut snapshot.models));
+        let main = event("snapshot", &snapshot);
+        let rendered = Arc::new(Rendered { at: now, main, tenants, models, long_lists: OnceLock::new() });
         *latest = Some(Arc::clone(&rendered));
         rendered
     }
 }
 
 impl Rendered {
-    fn tenants(&self) -> Bytes {
-        self.tenants_event.get_or_init(|| event("tenants", &self.tenants)).clone()
+    fn long_lists(&self) -> &Bytes {
+        self.long_lists.get_or_init(|| {
+            let mut both = event("models", &self.models).to_vec();
+            both.extend_from_slice(&event("tenants", &self.tenants));
+            both.into()
+        })
     }
 }
 
@@ -369,8 +374,8 @@ async fn events(request: HttpRequest, dashboard: Data<Dashboard>) -> HttpRespons
         }
         let rendered = seat.0.render();
         let mut chunk = rendered.main.to_vec();
-        if tick.is_multiple_of(TENANTS_EVERY) {
-            chunk.extend_from_slice(&rendered.tenants());
+        if tick.is_multiple_of(LONG_LISTS_EVERY) {
+            chunk.extend_from_slice(rendered.long_lists());
         }
         Some((Ok::<_, actix_web::Error>(Bytes::from(chunk)), (seat, session, tick + 1)))
     });

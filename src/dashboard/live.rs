@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::actors::upstream::{Shown, UpstreamHandle};
 use crate::clock;
-use crate::config::plan::Retirement;
+use crate::config::plan::{Plan, Retirement};
 use crate::edge::admin::collections::Progress;
 use crate::gateway::Gateway;
 use crate::ids::{ModelName, TenantId};
@@ -19,16 +19,16 @@ use crate::pure::breaker::Phase;
 use crate::pure::call_stats;
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
-use crate::pure::service_levels::ClassLevel;
+use crate::pure::service_levels::{ClassLevel, ModelLevel};
 use crate::pure::time::{Mono, Wall};
 use crate::pure::utc::Day;
 use crate::runtime::collections::CollectionRuntime;
 use crate::runtime::{Running, TenantRuntime};
-use crate::telemetry::labels::BreakerLevel;
+use crate::telemetry::labels::{BreakerLevel, Objective};
 
 use super::feed::{
     BucketView, ClassHistory, ClassView, CollectionView, DashboardSnapshot, Feed, History, LastError as LastErrorView,
-    RetirementView, Serving, ShareView, SloView, TenantView, TotalsView, UpstreamView,
+    ModelView, ObjectiveView, RetirementView, Serving, ShareView, SloView, TenantView, TotalsView, UpstreamView,
 };
 use super::http::AdminAuth;
 
@@ -67,15 +67,6 @@ impl Live {
     /// The feed of `gateway`.
     pub fn new(gateway: Arc<Gateway>) -> Live {
         Live { gateway, tenants: Mutex::default() }
-    }
-
-    fn classes(&self, now: Mono, window: Duration) -> Vec<ClassView> {
-        let levels = self.gateway.levels.levels();
-        let span = window.min(now.since(Mono::ZERO)).as_secs_f64().max(1.0);
-        let views = TrafficClass::ALL.into_iter().enumerate();
-        views
-            .map(|(at, class)| class_view(class, &levels.as_ref().map(|l| l.classes[at]).unwrap_or_default(), span))
-            .collect()
     }
 
     fn tenants(&self, running: &Running, now: Mono) -> Vec<TenantView> {
@@ -168,6 +159,31 @@ fn class_view(class: TrafficClass, level: &ClassLevel, span: f64) -> ClassView {
         queue_p95_ms: millis(level.queued_p95),
         overhead_p95_ms: millis(level.own_p95),
     }
+}
+
+/// The models of `levels`, which may have been taken before a reload: one that left since is left out.
+fn models(plan: &Plan, levels: &[ModelLevel], span: f64) -> Vec<ModelView> {
+    let known: HashMap<&ModelName, _> = plan.models.iter().map(|model| (&model.name, &model.slo)).collect();
+    let view = |level: &ModelLevel| {
+        let slo = known.get(&level.model)?;
+        let [p50, p95, p99] = level.total.map_or([None; 3], |total| total.map(|value| millis(Some(value))));
+        let objective = |(position, level): &(usize, _)| {
+            Objective::ALL.get(*position).map(|name| ObjectiveView::new(*name, slo, level))
+        };
+        Some(ModelView {
+            model: level.model.to_string(),
+            class: level.class,
+            count: level.count,
+            rate: level.count as f64 / span,
+            errors: level.failed,
+            limited: level.limited,
+            p50_ms: p50,
+            p95_ms: p95,
+            p99_ms: p99,
+            objectives: level.targets.iter().filter_map(objective).collect(),
+        })
+    };
+    levels.iter().filter_map(view).collect()
 }
 
 fn upstream_view(handle: &UpstreamHandle, now: Mono, wall: Wall) -> UpstreamView {
@@ -275,6 +291,10 @@ impl Feed for Live {
         let levels = gateway.levels.levels();
         let (cache_hit_ratio, cost_per_query) = gateway.telemetry.metrics.overall_ratios();
         let slo = &running.plan.slo;
+        let span = slo.window.min(now.since(Mono::ZERO)).as_secs_f64().max(1.0);
+        let class = |(at, class): (usize, TrafficClass)| {
+            class_view(class, &levels.as_ref().map(|levels| levels.classes[at]).unwrap_or_default(), span)
+        };
         DashboardSnapshot {
             at_ms: wall.0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -283,7 +303,8 @@ impl Feed for Live {
             status: if gateway.lifecycle.is_draining() { Serving::Draining } else { Serving::Serving },
             currency: running.plan.currency.clone(),
             slo: SloView::new(slo, levels.as_ref().map_or(&[], |levels| &levels.targets)),
-            classes: self.classes(now, slo.window),
+            classes: TrafficClass::ALL.into_iter().enumerate().map(class).collect(),
+            models: models(&running.plan, levels.as_ref().map_or(&[], |levels| &levels.models), span),
             totals: TotalsView { cache_hit_ratio, cost_per_query },
             buffered_bytes: gateway.bodies.used(),
             upstreams: running.upstreams.iter().map(|handle| upstream_view(handle, now, wall)).collect(),

@@ -18,7 +18,7 @@ use actix_web::{Error, HttpResponse};
 
 use crate::config::plan::Plan;
 
-use super::framing;
+use super::{framing, visit};
 
 /// How long a browser may remember the answer to its question, seconds.
 const REMEMBERED_S: &str = "600";
@@ -44,6 +44,7 @@ pub async fn around<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, Error> {
+    visit::asked(request.request());
     let worker = super::worker(request.request()).ok();
     let plan = worker.as_ref().map(|worker| std::sync::Arc::clone(&worker.gateway.running.load().plan));
     let origin = plan.as_ref().and_then(|plan| allowed(plan, request.headers()));

@@ -16,6 +16,7 @@ pub mod routes;
 pub mod scan;
 pub mod serve;
 pub mod stream;
+pub mod visit;
 
 use std::rc::Rc;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use parking_lot::Mutex;
 
-use crate::actors::ledger::{self, LedgerActor, TermsChanged, limits_of};
+use crate::actors::ledger::{self, LedgerActor, LoanLapsed, TermsChanged};
 use crate::actors::upstream::{Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
 use crate::clock;
 use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
@@ -17,6 +17,7 @@ use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::lifecycle::AtOnce;
 use crate::pure::admission::Policy;
 use crate::pure::ledger::{Account, Standing, Terms};
+use crate::pure::time::Mono;
 use crate::runtime::collections::{CollectionRuntime, Collections, Heard};
 use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
 use crate::sentinel::{self, Watch};
@@ -266,7 +267,7 @@ impl Parts {
                 let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
                 (Account::restore(terms(plan), standing.unwrap_or_default()), Arc::new(ledger::Board::default()))
             }
-            // The actor keeps the tenant's limits; its money is elsewhere.
+            // The board keeps the tenant's limits; its money is elsewhere.
             Some(_) => {
                 (Account::restore(Terms::default(), Standing::default()), Arc::new(ledger::Board::of_shared_ledger()))
             }
@@ -275,16 +276,24 @@ impl Parts {
             ledger: Arc::clone(ledger),
             account: ledger.account(&plan.id, terms(plan), &board),
         });
-        let mut limits = limits_of(plan.tpm, plan.rpm);
-        board.publish(&account, limits.as_mut().map(|limits| limits.allowances(clock::mono())));
+        board.limit(plan.tpm, plan.rpm);
+        board.publish(&account);
         let (id, shown) = (plan.id.clone(), Arc::clone(&board));
         let (journal, telemetry) = (Arc::clone(&self.journal), Arc::clone(&self.telemetry));
         let actor = Supervisor::start_in_arbiter(&self.control, move |_| {
-            LedgerActor::new(id, account, limits, shown, journal, telemetry)
+            LedgerActor::new(id, account, shown, journal, telemetry)
         });
         let balance = Balance { board, actor, shared, at_once: Arc::default() };
         balances.insert(plan.id.clone(), balance.clone());
         (balance, true)
+    }
+
+    /// Tells the owners of balances whose loan has a hold past its time. A hold is resolved or dropped long before, so there
+    /// is hardly ever one.
+    pub(super) fn look_at_loans(&self, now: Mono) {
+        for balance in self.balances.lock().values().filter(|balance| balance.board.has_lapsed(now)) {
+            balance.actor.do_send(LoanLapsed);
+        }
     }
 
     /// Who holds which key: those of the file and those added on the admin side, less those revoked there.

@@ -17,7 +17,7 @@ use crate::pure::time::Wall;
 use crate::pure::utc;
 use crate::runtime::Running;
 use crate::sentinel::Watched;
-use crate::telemetry::labels::LabelPlan;
+use crate::telemetry::labels::{LabelPlan, Objective};
 
 /// What reloads came to, for the status page.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -135,9 +135,9 @@ impl Gateway {
         self.tell_stages(before, &running);
         self.warn_of_retirements(&running.plan);
         news.tell();
-        if before.plan.retry != running.plan.retry || before.plan.slo != running.plan.slo {
-            let rules = RulesChanged { retry: running.plan.retry.clone(), slo: running.plan.slo.clone() };
-            self.router.do_send(rules);
+        let promises = Objective::promises(&running.plan);
+        if before.plan.retry != running.plan.retry || Objective::promises(&before.plan) != promises {
+            self.router.do_send(RulesChanged { retry: running.plan.retry.clone(), promises });
         }
         for gone in before.upstreams.iter() {
             if running.upstreams.iter().all(|stays| stays.plan.id != gone.plan.id) {

@@ -238,7 +238,7 @@ impl Parts<'_> {
 
     fn asker(&self) -> Asker<'_> {
         let Call { context, class, .. } = self.call;
-        Asker { worker: self.worker, context, class: *class, gone: self.gone, borrows: true }
+        Asker { worker: self.worker, context, class: *class, gone: self.gone }
     }
 
     fn demand(&self, range: &Range<usize>) -> Demand {

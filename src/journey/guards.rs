@@ -29,7 +29,7 @@ impl Hold {
 
     /// A hold out of what the ledger has lent; `None` where the ledger must be asked.
     pub fn of_loan(tenant: &Arc<TenantRuntime>, ask: &PlaceHold) -> Option<Hold> {
-        if !tenant.board.hold(&ask.core(clock::mono()), clock::wall()) {
+        if !tenant.board.hold(&ask.core(clock::mono()), ask.tokens, clock::wall()) {
             return None;
         }
         let mut hold = Hold::new(Arc::clone(tenant), ask.id);
@@ -56,17 +56,18 @@ impl Hold {
 
     /// Settles a hold that is within what the ledger has lent, and costs no more than it holds; `None` where the ledger
     /// must do it.
-    pub fn settle_lent(&mut self, charge: Money) -> Option<Lent> {
-        let lent = self.tenant.board.settle(self.id, charge, clock::wall())?;
+    pub fn settle_lent(&mut self, charge: Money, tokens: Option<u64>) -> Option<Lent> {
+        let lent = self.tenant.board.settle(self.id, charge, tokens, (clock::mono(), clock::wall()))?;
         self.open = false;
         Some(lent)
     }
 
     fn end(&self, charge: Option<Money>, tokens: Option<u64>) {
         let board = &self.tenant.board;
+        let now = clock::mono();
         let within = match charge {
-            Some(charge) => board.settle(self.id, charge, clock::wall()).is_some(),
-            None => board.release(self.id),
+            Some(charge) => board.settle(self.id, charge, tokens, (now, clock::wall())).is_some(),
+            None => board.release(self.id, now),
         };
         if !within {
             self.tenant.ledger.do_send(HoldResolved { id: self.id, charge, tokens });

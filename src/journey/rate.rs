@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock;
 use crate::pure::admission::Allowance;
 use crate::pure::class::TrafficClass;
 use crate::pure::tenant_limits::Allowances;
@@ -11,7 +12,7 @@ use super::classify::Context;
 
 /// The tenant's own limit if it has one, else what its class may still take from the upstreams that serve the model.
 pub fn allowances(context: &Context, class: TrafficClass, routes: &[Route]) -> Option<Allowances> {
-    if let Some(own) = context.tenant.board.limits() {
+    if let Some(own) = context.tenant.board.limits(clock::mono()) {
         return Some(own);
     }
     let routes = routes.iter().filter(|route| route.upstream.board.usable());

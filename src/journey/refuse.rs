@@ -126,11 +126,12 @@ pub fn refusal(class: TrafficClass, refusal: &Refusal, now: Mono) -> ApiError {
     let batch = class == TrafficClass::BatchIngestion;
     let (code, message) = match refusal.why {
         Why::CircuitOpen => (Code::UpstreamCircuitOpen, "every upstream of this model is failing; its breaker is open"),
-        Why::QueueTimeout | Why::Late if batch => {
-            (Code::QueueTimeout, "the batch queue was too slow (quota.batch_max_dwell_s)")
-        }
-        Why::QueueTimeout | Why::Late => {
+        Why::QueueTimeout if batch => (Code::QueueTimeout, "the batch queue was too slow (quota.batch_max_dwell_s)"),
+        Why::QueueTimeout => {
             (Code::UpstreamRateLimited, "no upstream of this model had room in time (quota.interactive_max_wait_ms)")
+        }
+        Why::Late => {
+            (Code::QueueTimeout, "the time for which the client waits was over before an upstream could be asked")
         }
         Why::RateLimited => (Code::UpstreamRateLimited, "the quota of every upstream of this model is used up"),
         Why::Concurrency => (Code::UpstreamRateLimited, "every upstream of this model has as many calls as it may"),

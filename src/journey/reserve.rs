@@ -65,9 +65,6 @@ pub struct Asker<'a> {
     pub class: TrafficClass,
     /// Cancelled when its client leaves.
     pub gone: &'a CancellationToken,
-    /// Whether a permit and a hold will do that were lent to this worker. Such a permit is reported once, when the call
-    /// ends.
-    pub borrows: bool,
 }
 
 /// What is held for a request before anything is called.
@@ -106,14 +103,15 @@ impl Asker<'_> {
             items: demand.items,
             may_queue: true,
             begun: tries != Tries::First,
-            deadline: self.deadline(clock::mono()),
+            deadline: self.context.deadline.unwrap_or(Mono(u64::MAX)),
+            waits_until: self.deadline(clock::mono()),
             roll: rand::random(),
         }
     }
 
     /// A permit out of what the best upstream has lent; `None` where the router must be asked.
     fn reserve_lent(&self, routes: &[Route], ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
-        if !self.borrows || routes.iter().any(|route| route.upstream.board.down()) {
+        if routes.iter().any(|route| route.upstream.board.down()) {
             // The router tells one that is down what it misses.
             return None;
         }
@@ -226,7 +224,7 @@ impl Asker<'_> {
             patience: if tally.holds.is_empty() { self.patience() } else { Duration::ZERO },
             tokens,
         };
-        let lent = if limited || !self.borrows { None } else { Hold::of_loan(tenant, &ask) };
+        let lent = Hold::of_loan(tenant, &ask);
         let (mut hold, reserved) = match lent {
             Some(hold) => (hold, self.reserve(routes, demand, None, avoid, tries).await?),
             None => {

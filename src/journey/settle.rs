@@ -310,7 +310,7 @@ async fn resolve(worker: &Worker, context: &Context, tally: &mut Tally) -> Charg
     let tokens = (!tally.spent.is_empty()).then(|| tally.tokens() + tally.output_tokens());
     charged.hold = first.is_noted().then_some(first.id);
     if holds.len() == 0
-        && let Some(lent) = first.settle_lent(cost)
+        && let Some(lent) = first.settle_lent(cost, tokens)
     {
         (charged.remaining, charged.period_start) = (lent.remaining, lent.period_start);
         worker.gateway.telemetry.metrics.tenant_budget_remaining(&tenant.plan.id, lent.remaining);

@@ -413,7 +413,7 @@ impl UpstreamState {
             Tier::Interactive => self.policy.interactive_max_wait,
             Tier::Batch => self.policy.batch_max_dwell,
         };
-        let expires = ask.deadline.min(now.plus(longest));
+        let expires = ask.deadline.min(ask.waits_until).min(now.plus(longest));
         let hopeless = block.at.is_some_and(|at| at >= expires);
         if !ask.may_queue || hopeless || self.breaker.phase() != Phase::Closed {
             return Err(refusal);

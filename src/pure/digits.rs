@@ -80,10 +80,11 @@ mod tests {
     proptest! {
         #[test]
         fn they_read_as_the_library_writes_them(number: u64, wide: u128, micros in prop_oneof![0_u64..3_000_000, any::<u64>()]) {
-            prop_assert_eq!(decimal(number).as_str().to_owned(), number.to_string());
-            prop_assert_eq!(hex(wide).as_str().to_owned(), format!("{wide:032x}"));
+            let (decimal, hex, millis) = (decimal(number), hex(wide), millis(Duration::from_micros(micros)));
+            prop_assert_eq!(decimal.as_str(), number.to_string());
+            prop_assert_eq!(hex.as_str(), format!("{wide:032x}"));
             let expected = format!("{}.{:03}", micros / 1_000, micros % 1_000);
-            prop_assert_eq!(millis(Duration::from_micros(micros)).as_str().to_owned(), expected);
+            prop_assert_eq!(millis.as_str(), expected);
         }
     }
 

@@ -6,23 +6,34 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{Counter, Histogram};
 
 use super::time::Mono;
 
-const LOWEST_NS: u64 = 1_000;
+pub(super) const LOWEST_NS: u64 = 1_000;
 const COARSE_LOWEST_NS: u64 = 10_000;
-const HIGHEST_NS: u64 = 3_600_000_000_000;
+pub(super) const HIGHEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 2;
 
 /// An empty histogram of the kind used here, from 1 µs to an hour in nanoseconds; for merging windows into.
 pub fn histogram() -> Histogram<u64> {
+    histogram_of()
+}
+
+/// The same with counts of any width.
+pub(super) fn histogram_of<C: Counter>() -> Histogram<C> {
     Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, DIGITS).expect("constants that the library accepts")
 }
 
 /// The same with one significant digit, from 10 µs to an hour.
 fn coarse_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(COARSE_LOWEST_NS, HIGHEST_NS, 1).expect("constants that the library accepts")
+}
+
+/// Length of each of `steps` steps (at least 1) over `span`, nanoseconds (at least 1).
+pub(super) fn step_of(span: Duration, steps: usize) -> u64 {
+    let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    (span_ns / steps.max(1) as u64).max(1)
 }
 
 /// Latencies of the last N seconds.
@@ -46,9 +57,7 @@ impl LatencyWindow {
     }
 
     fn of(empty: &Histogram<u64>, span: Duration, slots: usize) -> LatencyWindow {
-        let slots = slots.max(1);
-        let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        LatencyWindow { slot_ns: (span_ns / slots as u64).max(1), slots: vec![empty.clone(); slots + 1], newest: 0 }
+        LatencyWindow { slot_ns: step_of(span, slots), slots: vec![empty.clone(); slots.max(1) + 1], newest: 0 }
     }
 
     /// Counts one latency at `now`; below 1 µs counts as 1 µs, above an hour as an hour.

@@ -26,6 +26,7 @@ pub mod service_levels;
 #[cfg(test)]
 mod simulation;
 pub mod slo;
+pub mod sparse_window;
 pub mod tenant_limits;
 pub mod time;
 pub mod token_bucket;

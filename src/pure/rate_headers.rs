@@ -12,6 +12,10 @@ use super::time::Wall;
 /// The longest pause that a 429 can cause; after it, one call finds out whether things changed.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 
+/// Limits told apart in one answer. Providers state a handful; looking each up among thousands would cost more than the
+/// answer.
+const MOST_LIMITS: usize = 32;
+
 /// What a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
@@ -149,7 +153,7 @@ impl Found {
     }
 
     fn put(&mut self, axis: Axis, variant: &str, span: Span, field: Field, value: &str) {
-        let bucket = self.bucket(axis, variant, span);
+        let Some(bucket) = self.bucket(axis, variant, span) else { return };
         match field {
             Field::Limit => bucket.limit = count(value).filter(|limit| *limit > 0),
             Field::Remaining => bucket.remaining = count(value),
@@ -158,15 +162,16 @@ impl Found {
         bucket.unknown_sentinel |= value == "-1";
     }
 
-    fn bucket(&mut self, axis: Axis, variant: &str, span: Span) -> &mut Bucket {
+    /// The limit of that name; `None` for one more than can be told apart.
+    fn bucket(&mut self, axis: Axis, variant: &str, span: Span) -> Option<&mut Bucket> {
         let position = self.buckets.iter().position(|bucket| bucket.axis == axis && bucket.variant == variant);
-        let position = position.unwrap_or_else(|| {
+        let position = position.unwrap_or(self.buckets.len());
+        if position == self.buckets.len() && position < MOST_LIMITS {
             let (limit, remaining, reset) = (None, None, None);
             let variant = variant.to_owned();
             self.buckets.push(Bucket { axis, variant, span, limit, remaining, reset, unknown_sentinel: false });
-            self.buckets.len() - 1
-        });
-        &mut self.buckets[position]
+        }
+        self.buckets.get_mut(position)
     }
 
     /// The IETF drafts: `limit=100, remaining=50, reset=5`, and `"burst";r=50;t=30, "daily";r=900;t=60`.
@@ -204,7 +209,9 @@ impl Found {
             // Up to draft -06 the quota stood where the name stands now, and spoke of the bare RateLimit-Limit.
             let named = head.starts_with('"');
             let policy = if named { head.trim_matches('"') } else { "" };
-            self.minute_policies.push(policy.to_owned());
+            if self.minute_policies.len() < MOST_LIMITS {
+                self.minute_policies.push(policy.to_owned());
+            }
             if let (true, Some((_, quota))) = (named, of("q")) {
                 self.put(Axis::Requests, policy, Span::Other, Field::Limit, quota.trim());
             }

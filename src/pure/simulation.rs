@@ -267,6 +267,7 @@ impl Simulation {
             begun: false,
             may_queue: !self.rolls.one_in(5),
             deadline: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
+            waits_until: self.now.plus(Duration::from_millis(self.rolls.below(20_000))),
             roll: self.rolls.unit(),
         };
         match self.state.ask(ask, self.now) {

@@ -18,13 +18,8 @@ pub const SLOW_BURN: f64 = 6.0;
 pub const WINDOWS: [Duration; 4] =
     [Duration::from_secs(300), Duration::from_secs(1_800), Duration::from_secs(3_600), Duration::from_secs(21_600)];
 
-/// Length of one slot of [`Budget`]; a window's edge is exact to one slot.
+/// Length of one slot of [`Budget`], which divides every window; a window's edge is exact to one slot.
 const SLOT: Duration = Duration::from_secs(10);
-
-/// Span over which the budget is kept: the longest burn window.
-const KEPT: Duration = Duration::from_secs(6 * 3_600);
-
-const SLOTS: usize = (KEPT.as_secs() / SLOT.as_secs()) as usize;
 
 /// How urgent the burn is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,72 +32,109 @@ pub enum Burn {
     Fast,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Slot {
     /// Which multiple of [`SLOT`] since the start the counts belong to.
     at: u64,
+    good: u32,
+    bad: u32,
+}
+
+/// What the newest slots add up to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    slots: usize,
     good: u64,
     bad: u64,
 }
 
+impl Sum {
+    fn bad_share(self) -> f64 {
+        let asked = self.good + self.bad;
+        if asked == 0 { 0.0 } else { self.bad as f64 / asked as f64 }
+    }
+}
+
 /// Good and bad requests of the last six hours, measured against one objective.
+///
+/// Only slots in which something was asked are kept, and each window's sum follows them, so that a hundred models' budgets
+/// cost nothing while they are idle, and asking for their burn rates once a second is a few additions.
 #[derive(Debug, Clone)]
 pub struct Budget {
     allowed_bad: f64,
-    slots: Vec<Slot>,
+    /// Oldest first.
+    slots: VecDeque<Slot>,
+    /// In the order of [`WINDOWS`]; the last one is of every slot that is kept.
+    sums: [Sum; WINDOWS.len()],
 }
 
 impl Budget {
     /// An untouched budget; `allowed_bad` is the share of requests that may be bad, above 0 and at most 1.
     pub fn new(allowed_bad: f64) -> Budget {
         let usable = allowed_bad.is_finite() && allowed_bad > 0.0;
-        Budget { allowed_bad: if usable { allowed_bad.min(1.0) } else { 1.0 }, slots: vec![Slot::default(); SLOTS] }
+        Budget {
+            allowed_bad: if usable { allowed_bad.min(1.0) } else { 1.0 },
+            slots: VecDeque::new(),
+            sums: [Sum::default(); WINDOWS.len()],
+        }
     }
 
-    /// Adds what happened at about `now`.
-    pub fn record(&mut self, now: Mono, good: u64, bad: u64) {
+    /// Adds what happened at about `now`; what is older than the newest counts with the newest.
+    pub fn record(&mut self, now: Mono, good: u32, bad: u32) {
+        self.advance(now);
         let at = slot_of(now);
-        let slot = &mut self.slots[at as usize % SLOTS];
-        if slot.at < at {
-            *slot = Slot { at, good: 0, bad: 0 };
+        if self.slots.back().is_none_or(|newest| newest.at < at) {
+            self.slots.push_back(Slot { at, good: 0, bad: 0 });
+            self.sums.iter_mut().for_each(|sum| sum.slots += 1);
         }
-        // A straggler older than the whole ring finds its slot taken by a newer time and is left out.
-        if slot.at == at {
-            slot.good = slot.good.saturating_add(good);
-            slot.bad = slot.bad.saturating_add(bad);
+        let Some(slot) = self.slots.back_mut() else { return };
+        // Four billion requests in ten seconds are not to be expected, but a sum must never lose what a slot did not add.
+        let (good, bad) = (good.min(u32::MAX - slot.good), bad.min(u32::MAX - slot.bad));
+        slot.good += good;
+        slot.bad += bad;
+        for sum in &mut self.sums {
+            sum.good += u64::from(good);
+            sum.bad += u64::from(bad);
         }
     }
 
-    /// Good and bad requests of the last `window` (at most six hours), the slot under way included.
-    pub fn counts(&self, now: Mono, window: Duration) -> (u64, u64) {
+    fn advance(&mut self, now: Mono) {
         let newest = slot_of(now);
-        let slots = (window.as_secs().div_ceil(SLOT.as_secs())).clamp(1, SLOTS as u64);
-        let oldest = (newest + 1).saturating_sub(slots);
-        self.slots
-            .iter()
-            .filter(|slot| (oldest..=newest).contains(&slot.at))
-            .fold((0, 0), |(good, bad), slot| (good + slot.good, bad + slot.bad))
+        for (sum, window) in self.sums.iter_mut().zip(WINDOWS) {
+            let oldest = (newest + 1).saturating_sub(window.as_secs() / SLOT.as_secs());
+            while sum.slots > 0
+                && let Some(slot) = self.slots.get(self.slots.len() - sum.slots).filter(|slot| slot.at < oldest)
+            {
+                sum.slots -= 1;
+                sum.good -= u64::from(slot.good);
+                sum.bad -= u64::from(slot.bad);
+            }
+        }
+        let kept = self.sums[WINDOWS.len() - 1].slots;
+        self.slots.drain(..self.slots.len() - kept);
     }
 
-    /// The share of bad requests over the last `window`, divided by the allowed share: 1 spends the budget exactly, 0
-    /// when nothing was asked.
-    pub fn burn_rate(&self, now: Mono, window: Duration) -> f64 {
-        let (good, bad) = self.counts(now, window);
-        if good + bad == 0 { 0.0 } else { bad as f64 / (good + bad) as f64 / self.allowed_bad }
+    /// The shares of bad requests over the last [`WINDOWS`], the slot under way included, each divided by the allowed
+    /// share: 1 spends the budget exactly, 0 when nothing was asked.
+    pub fn burn_rates(&mut self, now: Mono) -> [f64; WINDOWS.len()] {
+        self.advance(now);
+        self.sums.map(|sum| sum.bad_share() / self.allowed_bad)
     }
 
     /// Share of the last six hours' budget that is left: 1 untouched, 0 spent, below 0 overspent.
-    pub fn remaining(&self, now: Mono) -> f64 {
-        1.0 - self.burn_rate(now, KEPT)
+    pub fn remaining(&mut self, now: Mono) -> f64 {
+        let [.., longest] = self.burn_rates(now);
+        1.0 - longest
     }
 
     /// How urgent the burn is: each limit must be passed over its long window and, so that an alarm ends soon after
-    /// its cause, over its short one.
-    pub fn burn(&self, now: Mono) -> Burn {
-        let over = |seconds, limit| self.burn_rate(now, Duration::from_secs(seconds)) > limit;
-        if over(3_600, FAST_BURN) && over(300, FAST_BURN) {
+    /// its cause, over its short one; and `least_bad` requests of the long window must have been bad.
+    pub fn burn(&mut self, now: Mono, least_bad: u64) -> Burn {
+        let [m5, m30, h1, h6] = self.burn_rates(now);
+        let [.., enough_1h, enough_6h] = self.sums.map(|sum| sum.bad >= least_bad);
+        if enough_1h && h1 > FAST_BURN && m5 > FAST_BURN {
             Burn::Fast
-        } else if over(21_600, SLOW_BURN) && over(1_800, SLOW_BURN) {
+        } else if enough_6h && h6 > SLOW_BURN && m30 > SLOW_BURN {
             Burn::Slow
         } else {
             Burn::Calm
@@ -208,12 +240,12 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_burn(events: &[(u64, u64, u64)], now_ms: u64, expected: Burn) {
+    fn check_burn(events: &[(u64, u32, u32)], now_ms: u64, expected: Burn) {
         let mut budget = Budget::new(0.01);
         for (ms, good, bad) in events {
             budget.record(at(*ms), *good, *bad);
         }
-        assert_eq!(budget.burn(at(now_ms)), expected);
+        assert_eq!(budget.burn(at(now_ms), 1), expected);
     }
 
     #[test]
@@ -235,39 +267,60 @@ mod tests {
         assert!((budget.remaining(at(0))).abs() < 1e-12);
         budget.record(at(0), 0, 100);
         assert!(budget.remaining(at(0)) < 0.0);
-        let after = KEPT.as_millis() as u64;
+        let after = WINDOWS[3].as_millis() as u64;
         assert!(budget.remaining(at(after - 10_000)) < 0.0);
         assert_eq!(budget.remaining(at(after)), 1.0);
     }
 
     #[test]
-    fn a_straggler_does_not_wipe_a_newer_slot() {
-        let mut budget = Budget::new(0.05);
-        let lap = KEPT.as_millis() as u64;
-        budget.record(at(lap), 7, 0);
+    fn a_straggler_counts_with_the_newest() {
+        let mut budget = Budget::new(0.5);
+        budget.record(at(50 * MINUTE), 3, 0);
+        budget.record(at(0), 0, 1);
+        assert_eq!(budget.burn_rates(at(50 * MINUTE)), [0.5; 4]);
+    }
+
+    #[test]
+    fn few_bad_requests_are_no_trend_where_some_are_asked_for() {
+        let mut budget = Budget::new(0.01);
         budget.record(at(0), 0, 9);
-        assert_eq!(budget.counts(at(lap), KEPT), (7, 0));
+        assert_eq!((budget.burn(at(1), 10), budget.burn(at(1), 9)), (Burn::Calm, Burn::Fast));
+    }
+
+    #[test]
+    fn what_is_over_is_not_kept() {
+        let mut budget = Budget::new(0.05);
+        for minute in 0..10_000 {
+            budget.record(at(minute * MINUTE), 1, 0);
+            assert!(budget.slots.len() <= 361, "{}", budget.slots.len());
+        }
+        budget.remaining(at(20_000 * MINUTE));
+        assert!(budget.slots.is_empty());
     }
 
     proptest! {
         #[test]
         fn windows_count_what_a_list_would(
-            events in proptest::collection::vec((0_u64..30_000, 0_u64..5, 0_u64..5), 0..60),
-            window_s in 1_u64..21_600,
+            events in proptest::collection::vec((0_u64..30_000, 0_u32..5, 0_u32..5), 0..60),
+            later_s in 0_u64..30_000,
         ) {
             let mut events = events;
             events.sort();
-            let mut budget = Budget::new(0.05);
+            let mut budget = Budget::new(0.5);
             for (second, good, bad) in &events {
                 budget.record(at(second * 1_000), *good, *bad);
             }
-            let now = events.last().map_or(0, |(second, ..)| *second);
-            let oldest = (now / 10 + 1).saturating_sub(window_s.div_ceil(10));
-            let expected = events
-                .iter()
-                .filter(|(second, ..)| second / 10 >= oldest)
-                .fold((0, 0), |(good, bad), event| (good + event.1, bad + event.2));
-            prop_assert_eq!(budget.counts(at(now * 1_000), Duration::from_secs(window_s)), expected);
+            let now = events.last().map_or(0, |(second, ..)| *second) + later_s;
+            let rates = budget.burn_rates(at(now * 1_000));
+            for (rate, window) in rates.into_iter().zip(WINDOWS) {
+                let oldest = (now / 10 + 1).saturating_sub(window.as_secs() / 10);
+                let (good, bad) = events
+                    .iter()
+                    .filter(|(second, ..)| second / 10 >= oldest)
+                    .fold((0, 0), |(good, bad), event| (good + event.1, bad + event.2));
+                let expected = if good + bad == 0 { 0.0 } else { f64::from(bad) / f64::from(good + bad) / 0.5 };
+                prop_assert_eq!(rate, expected);
+            }
         }
 
         #[test]

@@ -128,10 +128,12 @@ fn decode_line(line: &[u8]) -> Option<&[u8]> {
     (space == b" " && digits == checksum_hex(json)).then_some(json)
 }
 
-/// Whether a sound line lies inside a bad one, because the newline before it was damaged.
+/// Whether a sound line lies inside a bad one, because the newline before it was damaged. It reaches to the end of the bad
+/// one, so it is where the last record begins, however many lines have run together: hashing from each of them to the end
+/// would take for ever.
 fn hides_a_sound_line(bad: &[u8]) -> bool {
     let text = bad.strip_suffix(b"\n").unwrap_or(bad);
-    memchr::memmem::find_iter(text, KIND_MARK).any(|at| {
+    memchr::memmem::rfind(text, KIND_MARK).is_some_and(|at| {
         let start = (at + 1).saturating_sub(PREFIX_LEN);
         // At 0 it is the line itself, sound but for its newline: unfinished.
         start > 0 && text.get(start..).is_some_and(|line| decode_line(line).is_some())
@@ -256,6 +258,17 @@ mod tests {
                 assert_eq!(got, Ok((2, (first + second) as u64, torn)), "byte {at}");
             }
         }
+    }
+
+    #[test]
+    fn lines_that_ran_together_are_looked_at_once() {
+        let line = three().swap_remove(0);
+        let together: Vec<u8> = line.repeat(20_000).iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }).collect();
+        let bytes = [&together[..], b"\n"].concat();
+        let torn = Some((1, bytes.len() as u64));
+        assert_eq!(scan_bytes(&bytes), Ok((0, 0, torn)), "the last one has a blank where its newline was");
+        let bytes = [&together[..], &line].concat();
+        assert_eq!(scan_bytes(&bytes), Err("s: line 1 is damaged, and sound lines follow it".to_owned()));
     }
 
     /// A file that ends, and has grown when it is read again.

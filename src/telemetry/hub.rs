@@ -29,9 +29,6 @@ use super::traces::RequestTrace;
 /// Events kept for the dashboard: a bad night's worth.
 const TIMELINE_EVENTS: usize = 2_000;
 
-/// Percentiles that are published for query embedding, in the order in which levels state them.
-const QUANTILES: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
-
 /// Metrics, events and their export, and that of traces, of one process.
 #[derive(Debug)]
 pub struct Telemetry {
@@ -176,12 +173,12 @@ impl Telemetry {
         }
     }
 
-    /// Publishes the percentiles of query embedding and the objectives, whose levels are in the order of
-    /// [`Objective::ALL`].
+    /// Publishes the percentiles of query embedding and of each model, and the objectives, whose levels are in the order
+    /// of [`Objective::ALL`].
     pub fn service_levels(&self, levels: &Snapshot) {
         let search = levels.classes[TrafficClass::InteractiveSearch as usize];
-        for (quantile, value) in QUANTILES.into_iter().zip(search.total.unwrap_or_default()) {
-            self.metrics.query_latency(quantile, value);
+        for (quantile, value) in Quantile::ALL.iter().zip(search.total.unwrap_or_default()) {
+            self.metrics.query_latency(*quantile, value);
         }
         for (objective, level) in Objective::ALL.iter().zip(&levels.targets) {
             self.metrics.slo_budget_remaining(*objective, level.remaining);
@@ -189,5 +186,6 @@ impl Telemetry {
                 self.metrics.slo_burn_rate(*objective, *window, rate);
             }
         }
+        self.metrics.model_levels(&levels.models);
     }
 }

@@ -8,11 +8,11 @@ use std::fmt::Write;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelSetEncoder, LabelValueEncoder};
 use serde::Serialize;
 
-use crate::config::plan::{ModelKind, Plan, Slo};
+use crate::config::plan::{ModelKind, Plan, Retirement, Slo};
 use crate::error::{ApiError, Code, Source};
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
-use crate::pure::service_levels::{Target, Verdict};
+use crate::pure::service_levels::{Promises, Target, Verdict};
 use crate::pure::slo::WINDOWS;
 
 /// What stands in a label for a name that the configuration does not know.
@@ -29,6 +29,8 @@ pub struct LabelPlan {
     pub tenants: Vec<TenantId>,
     /// Collections and their two models, in the order of the file.
     pub collections: Vec<(String, [ModelName; 2])>,
+    /// Models that will be retired.
+    pub retirements: Vec<Retirement>,
     /// Three upper-case letters.
     pub currency: String,
 }
@@ -43,6 +45,7 @@ impl LabelPlan {
             collections: (plan.collections.iter())
                 .map(|one| (one.name.clone(), [one.from.clone(), one.to.clone()]))
                 .collect(),
+            retirements: plan.retirements.clone(),
             currency: plan.currency.clone(),
         }
     }
@@ -194,6 +197,17 @@ closed_set!(
     }
 );
 
+impl Quantile {
+    /// As a percentile: a gauge with a label `quantile` is taken for a summary by some readers.
+    pub const fn percentile(self) -> &'static str {
+        match self {
+            Quantile::P50 => "50",
+            Quantile::P95 => "95",
+            Quantile::P99 => "99",
+        }
+    }
+}
+
 closed_set!(
     /// A service level objective.
     Objective {
@@ -234,9 +248,16 @@ impl Objective {
         Target { class, line, allowed_bad: self.allowed_bad() }
     }
 
-    /// Every objective's target, in the order of [`Objective::ALL`].
-    pub fn targets(slo: &Slo) -> Vec<Target> {
-        Objective::ALL.iter().map(|objective| objective.target(slo)).collect()
+    /// What a configuration promises: every objective's target, in the order of [`Objective::ALL`], and the lines of
+    /// every model.
+    pub fn promises(plan: &Plan) -> Promises {
+        let targets = |slo: &Slo| Objective::ALL.iter().map(|objective| objective.target(slo)).collect::<Vec<_>>();
+        let lines = |slo: &Slo| targets(slo).into_iter().map(|target| target.line).collect();
+        Promises {
+            window: plan.slo.window,
+            targets: targets(&plan.slo),
+            models: plan.models.iter().map(|model| (model.name.clone(), lines(&model.slo))).collect(),
+        }
     }
 }
 
@@ -316,6 +337,16 @@ closed_set!(
         Applied = "applied",
         /// It was not valid and changed nothing.
         Refused = "refused",
+    }
+);
+
+closed_set!(
+    /// How a client connection ended that brought no request.
+    VisitEnd {
+        /// No whole head came in `server.header_timeout_s`.
+        Slow = "slow",
+        /// Its head was refused as too long or malformed, or the client left first.
+        Other = "other",
     }
 );
 
@@ -455,6 +486,10 @@ label_sets! {
     ByQuantile { quantile: Quantile }
     ByObjective { slo: Objective }
     ByBurn { slo: Objective, window: BurnWindow }
+    ByModelPercentile { class: TrafficClass, model: ModelName, percentile: &'static str }
+    ByModelObjective { slo: Objective, model: ModelName }
+    ByModelBurn { slo: Objective, model: ModelName, window: BurnWindow }
+    ByRetirement { model: ModelName, upstream: String }
     ByTenant { tenant: TenantId }
     ByTenantResult { tenant: TenantId, result: CacheResult }
     ByCost { tenant: TenantId, model: ModelName, class: TrafficClass, currency: std::sync::Arc<str> }
@@ -469,6 +504,7 @@ label_sets! {
     ByMachine { machine: MachineName }
     ByStore { store: StoreName }
     ByReload { result: ReloadResult }
+    ByVisit { end: VisitEnd }
     ByVersion { version: &'static str }
 }
 

@@ -180,8 +180,8 @@ where
     // A line that cannot be written is lost in silence: the library's complaint would go to the same place, and panic when
     // that is full as well.
     // Spans are for the exporter: lines carry the ids that they need as fields of their own.
-    // The hint says nothing of its own: without one, every event of every level, and libraries have fifty a request, would
-    // be asked about anew.
+    // Two filters together know of a most verbose level only if each names one; without it, every `trace!` of the libraries
+    // below would be put together and thrown away, some fifty for each request.
     let events = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
     let filter = EnvFilter::new(&options.filter).and(events);
     match options.format {
@@ -258,6 +258,26 @@ mod tests {
         assert!(matches!(check(LogFormat::Json, "warn"), RequestLog::Off));
         assert!(matches!(check(LogFormat::Json, "info,vectorgate[request{a=1}]=debug"), RequestLog::Events));
         assert!(matches!(check(LogFormat::Pretty, "info"), RequestLog::Events));
+    }
+
+    #[track_caller]
+    fn check_most_verbose(filter: &str, expected: LevelFilter) {
+        let options = LogOptions { format: LogFormat::Json, filter: filter.to_owned(), complaints: Vec::new() };
+        let text = text_layer(&options, std::io::sink);
+        let provider = SdkTracerProvider::builder().build();
+        let alone = tracing_subscriber::registry().with(text).with(None::<BoxedLayer<_>>);
+        assert_eq!(tracing::Subscriber::max_level_hint(&alone), Some(expected), "{filter}");
+        let text = text_layer(&options, std::io::sink);
+        let with_traces = tracing_subscriber::registry().with(text).with(Some(trace_layer(&provider)));
+        let expected = expected.max(LevelFilter::INFO);
+        assert_eq!(tracing::Subscriber::max_level_hint(&with_traces), Some(expected), "{filter}, with traces");
+    }
+
+    #[test]
+    fn what_the_filter_leaves_out_is_not_even_looked_at() {
+        check_most_verbose(DEFAULT_FILTER, LevelFilter::INFO);
+        check_most_verbose("warn", LevelFilter::WARN);
+        check_most_verbose("warn,vectorgate=debug", LevelFilter::DEBUG);
     }
 
     #[derive(Clone, Default)]

@@ -21,13 +21,15 @@ use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
+use crate::pure::service_levels::ModelLevel;
 
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
-    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, CacheResult, CallStatus, LabelPlan, MachineName,
-    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, classes_of,
+    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan, MachineName,
+    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
 };
+use super::models::ModelFamilies;
 use super::names;
 use super::otlp::LostSpans;
 use super::tenants::{FloatGauge, ModelIndex, TenantFamilies, TenantTable};
@@ -72,6 +74,7 @@ pub struct Metrics {
     query_latency: [FloatGauge; Quantile::ALL.len()],
     slo_budget: Family<ByObjective, FloatGauge>,
     slo_burn: Family<ByBurn, FloatGauge>,
+    models: ModelFamilies,
     actor_restarts: Family<ByActor, Counter>,
     impossible: Family<ByMachine, Counter>,
     store_errors: Family<ByStore, Counter>,
@@ -80,6 +83,7 @@ pub struct Metrics {
     store_owed: Gauge,
     holds_recovered: Counter,
     shortfalls: Counter,
+    requestless: Family<ByVisit, Counter>,
     events_dropped: Counter,
     spans_lost: Counter,
     exports_lost: Counter,
@@ -122,6 +126,7 @@ impl Metrics {
             registry: Registry::default(),
             slo_budget: Family::default(),
             slo_burn: Family::default(),
+            models: ModelFamilies::new(plan),
             actor_restarts: Family::default(),
             impossible: Family::default(),
             store_errors: Family::default(),
@@ -130,6 +135,7 @@ impl Metrics {
             store_owed: Gauge::default(),
             holds_recovered: Counter::default(),
             shortfalls: Counter::default(),
+            requestless: Family::default(),
             events_dropped: Counter::default(),
             spans_lost: lost.0.clone(),
             exports_lost: Counter::default(),
@@ -145,6 +151,7 @@ impl Metrics {
         names::QUERY_LATENCY.register(&mut registry, query_latency);
         names::SLO_BUDGET.register(&mut registry, metrics.slo_budget.clone());
         names::SLO_BURN_RATE.register(&mut registry, metrics.slo_burn.clone());
+        metrics.models.register(&mut registry);
         names::RETRIEVAL_FALLBACKS.register(&mut registry, fallbacks);
         metrics.tenants.register(&mut registry);
         metrics.collections.register(&mut registry);
@@ -157,6 +164,7 @@ impl Metrics {
         names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
         names::SHORTFALLS.register(&mut registry, metrics.shortfalls.clone());
         names::RELOADS.register(&mut registry, metrics.reloads.clone());
+        names::REQUESTLESS.register(&mut registry, metrics.requestless.clone());
         names::EVENTS_DROPPED.register(&mut registry, metrics.events_dropped.clone());
         names::SPANS_LOST.register(&mut registry, metrics.spans_lost.clone());
         names::EXPORTS_LOST.register(&mut registry, metrics.exports_lost.clone());
@@ -184,6 +192,9 @@ impl Metrics {
         for result in ReloadResult::ALL {
             drop(self.reloads.get_or_create(&ByReload { result: *result }));
         }
+        for end in VisitEnd::ALL {
+            drop(self.requestless.get_or_create(&ByVisit { end: *end }));
+        }
     }
 
     /// Takes over the names of a new configuration, or a tenant made at run time. Series of names that stay are kept;
@@ -192,6 +203,7 @@ impl Metrics {
         let earlier = self.tables.load_full();
         let next = tables(plan, &self.requests, (&self.tenants, &self.collections, &self.upstreams), Some(&earlier));
         self.tables.store(Arc::new(next));
+        self.models.relabel(plan);
     }
 
     /// One request came to its end: `total` from its first byte, `overhead` of that in the gateway itself. With a
@@ -357,6 +369,11 @@ impl Metrics {
         }
     }
 
+    /// How the models fare; their targets are in the order of [`Objective::ALL`].
+    pub fn model_levels(&self, levels: &[ModelLevel]) {
+        self.models.publish(levels);
+    }
+
     /// An actor was rebuilt after a fault.
     pub fn actor_restarted(&self, actor: ActorName) {
         self.actor_restarts.get_or_create(&ByActor { actor }).inc();
@@ -400,6 +417,11 @@ impl Metrics {
     /// A reload ended.
     pub fn reloaded(&self, result: ReloadResult) {
         self.reloads.get_or_create(&ByReload { result }).inc();
+    }
+
+    /// A client connection ended that brought no request.
+    pub fn visit_without_request(&self, end: VisitEnd) {
+        self.requestless.get_or_create(&ByVisit { end }).inc();
     }
 
     /// An event fell off the timeline.

@@ -11,6 +11,7 @@ pub mod labels;
 pub mod lines;
 pub mod logs;
 pub mod metrics;
+mod models;
 pub mod names;
 pub mod otlp;
 pub mod panics;

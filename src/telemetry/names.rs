@@ -72,6 +72,14 @@ names! {
         "Share of the objective's error budget left over the last six hours: 1 untouched, 0 spent, below 0 overspent";
     SLO_BURN_RATE = "vectorgate_slo_burn_rate", Plain,
         "How many times faster than allowed the error budget is being spent, by window";
+    MODEL_LATENCY = "vectorgate_model_latency_seconds", Seconds,
+        "Percentiles of a model's answered requests over the last slo.window_s; from its first request on";
+    MODEL_SLO_BUDGET = "vectorgate_model_slo_error_budget_remaining", Plain,
+        "Share of the objective's error budget that a model's requests left over the last six hours";
+    MODEL_SLO_BURN_RATE = "vectorgate_model_slo_burn_rate", Plain,
+        "How many times faster than allowed a model's requests spend the error budget, by window";
+    MODEL_RETIREMENT = "vectorgate_model_retirement_timestamp_seconds", Seconds,
+        "When a provider retires a configured model, Unix time; with an upstream, there alone";
     RETRIEVAL_FALLBACKS = "vectorgate_retrieval_fallbacks_total", Total,
         "Answers without vectors that told the client to search lexically";
     CACHE_REQUESTS = "vectorgate_cache_requests_total", Total,
@@ -136,6 +144,8 @@ names! {
         "Settlements that cost more than was held";
     RELOADS = "vectorgate_config_reloads_total", Total,
         "Reloads of the configuration";
+    REQUESTLESS = "vectorgate_connections_without_request_total", Total,
+        "Client connections that ended before a whole request head was read";
     EVENTS_DROPPED = "vectorgate_timeline_events_dropped_total", Total,
         "Events that fell off the end of the in-process timeline";
     SPANS_LOST = "vectorgate_trace_spans_lost_total", Total,

@@ -36,9 +36,21 @@ async fn check_books(gateway: &mut Gateway, provider: &Provider) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_under_load_cuts_no_request() {
+    sigterms(20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the same at full size"]
+async fn fifty_sigterms_under_load_cut_no_request() {
+    sigterms(50).await;
+}
+
+async fn sigterms(rounds: u32) {
+    const DRAIN_S: f64 = 10.0;
     let provider = slow(30.0);
-    let mut gateway = Gateway::start(&config(&provider, 10.0, ""));
-    for round in 0..20 {
+    let mut gateway = Gateway::start(&config(&provider, DRAIN_S, ""));
+    let (mut answered, mut longest) = (0, Duration::ZERO);
+    for round in 0..rounds {
         let shared = Arc::new(gateway);
         let clients: Vec<_> = (0..8)
             .map(|client| {
@@ -48,6 +60,7 @@ async fn sigterm_under_load_cuts_no_request() {
             .collect();
         let seen = provider.call_count();
         until("traffic", async || provider.call_count() > seen + 20).await;
+        let told = Instant::now();
         shared.terminate();
         let ready =
             async |url: &str| reqwest::get(format!("{url}/readyz")).await.map(|answer| answer.status().as_u16());
@@ -55,11 +68,15 @@ async fn sigterm_under_load_cuts_no_request() {
         for client in clients {
             let served = client.await.expect("no request was cut");
             assert!(served > 0);
+            answered += served;
         }
         gateway = Arc::into_inner(shared).expect("nobody else has it");
         assert!(gateway.wait().success(), "exit 0: {}", gateway.log());
+        longest = longest.max(told.elapsed());
+        assert!(told.elapsed().as_secs_f64() < DRAIN_S + 1.0, "later than server.drain_s: {longest:?}");
         gateway.restart();
     }
+    println!("{rounds} times, {answered} answers, gone after {longest:.1?} at the latest");
     gateway.terminate();
     check_books(&mut gateway, &provider).await;
 }

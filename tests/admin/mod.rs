@@ -5,9 +5,11 @@ mod drain;
 mod keys;
 mod ledger;
 mod listener;
+mod load;
 mod period;
 mod reload;
 mod reload_midway;
+mod standstill;
 mod tenants;
 
 use std::time::{Duration, Instant};

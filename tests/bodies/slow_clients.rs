@@ -1,5 +1,7 @@
 //! RG-zsqs: clients that send or read as slowly as they can.
 
+use std::io::{Read as _, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use loadtest::provider::{Provider, Script};
@@ -84,6 +86,17 @@ async fn rg_zsqs_slow_senders_are_ended_and_slots_freed() {
         told += usize::from(answer.contains("408") && answer.contains("body_timeout"));
     }
     assert_eq!(told, 20, "those with a head read why");
+    // Of the others no request is known, and so no error; their connections are counted.
+    let count = async |end: &str| {
+        gateway.metric(&format!("vectorgate_connections_without_request_total{{end=\"{end}\"}}")).await
+    };
+    let counted = async {
+        while count("slow").await + count("other").await < 40.0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, counted).await.expect("all are counted");
+    assert!(count("slow").await > 0.0, "half a head is slow");
     assert_eq!(gateway.metric("vectorgate_buffered_bytes").await, 0.0);
 }
 
@@ -121,6 +134,46 @@ async fn rg_zsqs_a_client_that_stops_reading_is_ended() {
     };
     timeout(PATIENCE, ended).await.expect("the connection is ended");
     gateway.embed(json!("a normal client")).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rg_zsqs_over_tls_a_client_that_stops_reading_is_ended() {
+    let provider = Provider::start(Script::new().space("A").width(3072));
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+    std::fs::write(folder.path().join("cert.pem"), made.cert.pem()).expect("written");
+    std::fs::write(folder.path().join("key.pem"), made.signing_key.serialize_pem()).expect("written");
+    let url = format!("{}/v1", provider.base_url());
+    let times = format!("tls_cert = \"cert.pem\"\ntls_key = \"key.pem\"\n{TIMES}");
+    let config = embedding_config(&[("one", "openai", &url)], "dimensions = 3072", "", &times);
+    std::fs::write(folder.path().join("gateway.toml"), config).expect("written");
+    let gateway = Gateway::start_in(folder);
+    let address = gateway.url.strip_prefix("https://").expect("HTTPS").to_owned();
+    let certificate = made.cert.der().clone();
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate).expect("a certificate");
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = "127.0.0.1".try_into().expect("a name");
+        let session = rustls::ClientConnection::new(Arc::new(config), name).expect("a session");
+        let socket = std::net::TcpStream::connect(address).expect("connected");
+        socket.set_read_timeout(Some(PATIENCE)).expect("set");
+        let mut stream = rustls::StreamOwned::new(session, socket);
+        let body = body(1_500, 12);
+        stream.write_all(head(body.len()).as_bytes()).expect("sent");
+        stream.write_all(body.as_bytes()).expect("sent");
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).expect("an answer");
+        assert_eq!(&start, b"HTTP/1.1 200");
+        stream
+    });
+    let stream = asking.await.expect("no panic");
+    let ended = async {
+        while descriptors(&gateway, stream.sock.local_addr().expect("bound").port()) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("the connection is ended");
 }
 
 /// Whether the gateway's side of the connection from our `port` is still open.

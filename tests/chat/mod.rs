@@ -4,6 +4,7 @@ mod aborts;
 mod bytes;
 mod endings;
 mod fallbacks;
+mod first_event;
 mod money;
 mod protocols;
 mod shutdown;

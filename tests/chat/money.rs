@@ -13,6 +13,51 @@ fn money(text: &str) -> Money {
     text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"))
 }
 
+/// Far from its limits a stream is made out of what upstream and balance have lent, and outlives the loan.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_on_a_loan_end_once_and_cost_what_was_billed() {
+    let provider = Provider::start(talking(Chat { pieces: 20, gap_ms: 5.0, ..Chat::default() }));
+    let gateway = Arc::new(before(&provider, "budget = \"100000\"", ""));
+    let clients = (0..8).map(|client| {
+        let gateway = Arc::clone(&gateway);
+        tokio::spawn(async move {
+            for n in 0..10 {
+                // Some in one piece, some left after their first event.
+                let leaves = (client + n) % 5 == 4;
+                let mut response = open(&gateway, "/v1/chat/completions", &ask(n % 4 != 0 || leaves)).await;
+                assert_eq!(response.status(), 200);
+                if leaves {
+                    response.chunk().await.expect("a piece").expect("a first event");
+                } else {
+                    text_of(response).await;
+                }
+            }
+        })
+    });
+    for client in join_all(clients).await {
+        client.expect("no request failed");
+    }
+    let account = settled(&gateway).await;
+    let until = Instant::now() + PATIENCE;
+    let state = loop {
+        let state = gateway.admin_get("/admin/upstreams").await.json()["upstreams"][0]["state"].clone();
+        if state["in_flight"] == 0 && state["counters"]["finished"] == 80 {
+            break state;
+        }
+        assert!(Instant::now() < until, "still {state}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let counters = &state["counters"];
+    let told = (&counters["granted"], &counters["lost"], &counters["unknown_reports"]);
+    assert_eq!(told, (&json!(80), &json!(0), &json!(0)));
+    let records = records(&gateway, 80).await;
+    let micros = |cost: &str| (cost.parse::<f64>().expect("an amount") * 1e6).round() as u64;
+    let costs: u64 = records.iter().map(|record| micros(bill(record).2)).sum();
+    assert_eq!(micros(account["spent"].as_str().expect("an amount")), costs, "{account}");
+    let whole: Vec<_> = records.iter().filter(|record| !bill(record).3).collect();
+    assert!(whole.len() >= 60 && whole.iter().all(|record| bill(record).1 == 20), "twenty words each");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_for_a_hundred_streams_pays_for_a_hundred_of_two_hundred_at_once() {
     for (round, max_tokens) in [5, 20, 400].into_iter().enumerate() {

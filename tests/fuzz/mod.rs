@@ -188,6 +188,21 @@ fn chat_streams() {
     check("chat_streams");
 }
 
+#[test]
+fn numbers_of_vectors() {
+    check("vectors");
+}
+
+#[test]
+fn heads_of_requests() {
+    check("request_heads");
+}
+
+#[test]
+fn lines_of_the_ledger() {
+    check("ledger_lines");
+}
+
 /// Those above are all there are.
 #[test]
 fn every_target_is_run_and_has_one_for_longer_runs() {

@@ -1,9 +1,15 @@
 //! What is fed with arbitrary bytes, each with what must hold whatever they are: no panic, and the lines asserted here. Used
 //! by the test beside it, and by the targets of `fuzz/` for longer runs.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use vectorgate::cache::remote;
 use vectorgate::config::plan::{Provider, Tokenizer, Upstream};
 use vectorgate::config::{self, Environment, Source};
@@ -12,20 +18,27 @@ use vectorgate::dialects::chat::meter::{Fate, Meter};
 use vectorgate::dialects::chat::request::{self as chat_request, Said};
 use vectorgate::dialects::chat::{ChatApi, answer as chat_answer};
 use vectorgate::dialects::client::{self, ParsedEmbed, ParsedRerank};
+use vectorgate::dialects::json::write_inputs;
 use vectorgate::dialects::rerank::{Document, RerankOptions, RerankRequest};
 use vectorgate::dialects::upstream::{self, Expect};
-use vectorgate::dialects::{ClientDialect, Dtype, EmbedRequest, Encoding};
+use vectorgate::dialects::{ClientDialect, Dtype, EmbedRequest, Encoding, WireRequest};
 use vectorgate::edge::body::coding::{Coding, Decoder};
-use vectorgate::edge::scan::{Scan, ScanError, ScanLimits, Scanner};
+use vectorgate::edge::scan::{Item, Scan, ScanError, ScanLimits, Scanner};
+use vectorgate::edge::{auth, request};
 use vectorgate::pure::header_duration::{self, LONGEST};
-use vectorgate::pure::rate_headers::{LONGEST_PAUSE, RateHeaders};
+use vectorgate::pure::rate_headers::{LONGEST_PAUSE, RateHeaders, wait_after_429};
 use vectorgate::pure::time::Wall;
+use vectorgate::store::book::Book;
+use vectorgate::store::record::Record;
+use vectorgate::store::segment::{self, StoreError};
+use vectorgate::telemetry::traces::TraceParent;
+use vectorgate::vector::Vector;
 
 /// A target: takes any bytes, panics if something does not hold.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("body_scanner", body_scanner),
     ("client_requests", client_requests),
     ("provider_answers", provider_answers),
@@ -35,6 +48,9 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("body_codings", body_codings),
     ("chat_requests", chat_requests),
     ("chat_streams", chat_streams),
+    ("vectors", vectors),
+    ("request_heads", request_heads),
+    ("ledger_lines", ledger_lines),
 ];
 
 const DIALECTS: [ClientDialect; 11] = [
@@ -108,28 +124,172 @@ pub fn body_scanner(data: &[u8]) {
     }
 }
 
-/// The first byte is the client's dialect. A request that is understood is encoded for every provider, as JSON.
+/// JSON in which no object has a member twice: what such JSON says is what every reader takes it for. `None` for all else.
+fn plain_json(json: &[u8]) -> Option<Value> {
+    struct Plain(Value);
+
+    impl<'de> Deserialize<'de> for Plain {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Plain, D::Error> {
+            struct Once;
+
+            impl<'de> Visitor<'de> for Once {
+                type Value = Plain;
+
+                fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    f.write_str("JSON")
+                }
+
+                fn visit_bool<E>(self, value: bool) -> Result<Plain, E> {
+                    Ok(Plain(value.into()))
+                }
+
+                fn visit_u64<E>(self, value: u64) -> Result<Plain, E> {
+                    Ok(Plain(value.into()))
+                }
+
+                fn visit_i64<E>(self, value: i64) -> Result<Plain, E> {
+                    Ok(Plain(value.into()))
+                }
+
+                fn visit_f64<E>(self, value: f64) -> Result<Plain, E> {
+                    Ok(Plain(value.into()))
+                }
+
+                fn visit_str<E>(self, value: &str) -> Result<Plain, E> {
+                    Ok(Plain(value.into()))
+                }
+
+                fn visit_unit<E>(self) -> Result<Plain, E> {
+                    Ok(Plain(Value::Null))
+                }
+
+                fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Plain, A::Error> {
+                    let mut found = Vec::new();
+                    while let Some(Plain(value)) = list.next_element()? {
+                        found.push(value);
+                    }
+                    Ok(Plain(Value::Array(found)))
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Plain, A::Error> {
+                    let mut found = serde_json::Map::new();
+                    while let Some((key, Plain(value))) = members.next_entry::<String, Plain>()? {
+                        if found.insert(key, value).is_some() {
+                            return Err(A::Error::custom("twice"));
+                        }
+                    }
+                    Ok(Plain(Value::Object(found)))
+                }
+            }
+
+            deserializer.deserialize_any(Once)
+        }
+    }
+
+    serde_json::from_slice::<Plain>(json).ok().map(|plain| plain.0)
+}
+
+/// The keys of a JSON object as they come, repeated ones included.
+#[track_caller]
+fn keys(json: &[u8]) -> Vec<String> {
+    struct Keys;
+
+    impl<'de> DeserializeSeed<'de> for Keys {
+        type Value = Vec<String>;
+
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<String>, D::Error> {
+            deserializer.deserialize_map(self)
+        }
+    }
+
+    impl<'de> Visitor<'de> for Keys {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Vec<String>, A::Error> {
+            let mut found = Vec::new();
+            while let Some((key, _)) = members.next_entry::<String, IgnoredAny>()? {
+                found.push(key);
+            }
+            Ok(found)
+        }
+    }
+
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    Keys.deserialize(&mut deserializer).expect("an object")
+}
+
+/// What is sent is JSON to a path that ends no line, names no model but the one that was chosen, and has no member twice
+/// unless the client's own words had one twice.
+#[track_caller]
+fn check_wire(wire: &WireRequest, model: &str, from: &Scan) {
+    serde_json::from_slice::<IgnoredAny>(&wire.body).expect("what is sent is JSON");
+    assert!(wire.path.starts_with('/') && !wire.path.contains([' ', '\r', '\n']), "{:?}", wire.path);
+    let sent = keys(&wire.body);
+    let unique = |keys: &[String]| keys.iter().collect::<BTreeSet<_>>().len() == keys.len();
+    let had: Vec<String> = from.members.iter().map(|member| member.key.clone()).collect();
+    assert!(unique(&sent) || !unique(&had), "a member is sent twice: {sent:?}");
+    let named = sent.iter().filter(|key| *key == "model").count();
+    assert!(named <= 1, "models are named {named} times");
+    #[derive(serde::Deserialize)]
+    struct Named {
+        model: Option<String>,
+    }
+    if named == 1 {
+        let sent: Named = serde_json::from_slice(&wire.body).expect("a model's name is a text");
+        assert_eq!(sent.model.as_deref(), Some(model));
+    }
+}
+
+/// The first byte is the client's dialect. A request that is understood is encoded for every provider: its inputs arrive
+/// as they are, in their order, for the model that was chosen.
 pub fn client_requests(data: &[u8]) {
     let Some((dialect, body)) = chosen(data, DIALECTS) else { return };
     if let Ok(scan) = scanned(&body, client::item_fields(dialect), client::scan_limits(dialect), usize::MAX)
         && let Ok(parsed) = client::parse_embed(dialect, &scan, &body)
     {
         assert!(!parsed.inputs.is_empty());
-        PROVIDERS.into_iter().for_each(|provider| encode_embed(dialect, provider, &parsed));
+        let mut list = b"{\"input\":".to_vec();
+        write_inputs(&mut list, &parsed.inputs);
+        list.push(b'}');
+        let asked = digests(&list, &["input"]);
+        assert_eq!(asked.len(), parsed.inputs.len());
+        PROVIDERS.into_iter().for_each(|provider| encode_embed(dialect, provider, &parsed, &scan, &asked));
     }
     if let Ok(scan) = scanned(&body, client::RERANK_ITEM_FIELDS, client::rerank_scan_limits(), usize::MAX) {
         let dialect = client::rerank_dialect(&scan, dialect);
         if let Ok(parsed) = client::parse_rerank(dialect, &scan, &body) {
             assert!(!parsed.documents.is_empty());
-            PROVIDERS.into_iter().for_each(|provider| encode_rerank(provider, &parsed));
+            PROVIDERS.into_iter().for_each(|provider| encode_rerank(dialect, provider, &parsed, &scan));
         }
     }
-    drop(client::similarity_as_embed(&body));
+    if let Ok(embed) = client::similarity_as_embed(&body) {
+        serde_json::from_slice::<IgnoredAny>(&embed).expect("what is made of it is JSON");
+    }
 }
 
-fn encode_embed(dialect: ClientDialect, provider: Provider, parsed: &ParsedEmbed) {
+/// What the inputs of a body are, however they are written.
+#[track_caller]
+fn digests(body: &[u8], fields: &'static [&'static str]) -> Vec<([u8; 32], u32)> {
+    let limits = ScanLimits { allow_empty_texts: true, ..ScanLimits::default() };
+    let scan = scanned(body, fields, limits, usize::MAX).expect("what is sent can be read");
+    let items = fields.iter().find_map(|field| scan.items(field)).expect("inputs are sent");
+    items.items.iter().map(|item: &Item| (item.digest, item.tokens)).collect()
+}
+
+fn encode_embed(
+    dialect: ClientDialect,
+    provider: Provider,
+    parsed: &ParsedEmbed,
+    scan: &Scan,
+    asked: &[([u8; 32], u32)],
+) {
+    const MODEL: &str = "emb \"a\"";
     let request = EmbedRequest {
-        remote_model: "emb \"a\"",
+        remote_model: MODEL,
         inputs: &parsed.inputs,
         single: parsed.single,
         width: parsed.dimensions,
@@ -137,26 +297,35 @@ fn encode_embed(dialect: ClientDialect, provider: Provider, parsed: &ParsedEmbed
         options: &parsed.options,
         original: client::shares_body(dialect, provider).then_some(&parsed.original),
     };
-    if let Ok(wire) = upstream::encode_embed(provider, &request) {
-        serde_json::from_slice::<serde::de::IgnoredAny>(&wire.body).expect("what is sent is JSON");
-        assert!(wire.path.starts_with('/') && !wire.path.contains([' ', '\r', '\n']), "{:?}", wire.path);
-    }
+    let Ok(wire) = upstream::encode_embed(provider, &request) else { return };
+    check_wire(&wire, MODEL, scan);
+    let fields: &[&str] = match provider {
+        Provider::Cohere => &["texts"],
+        Provider::Tei => &["inputs"],
+        _ => &["input"],
+    };
+    assert_eq!(digests(&wire.body, fields), asked, "{provider:?}");
 }
 
-fn encode_rerank(provider: Provider, parsed: &ParsedRerank) {
-    for native in [false, true] {
-        let request = RerankRequest {
-            remote_model: "rank \"a\"",
-            query: &parsed.query,
-            documents: &parsed.documents,
-            top_n: parsed.top_n,
-            options: &parsed.options,
-            native,
-        };
-        if let Ok(wire) = upstream::encode_rerank(provider, &request) {
-            serde_json::from_slice::<serde::de::IgnoredAny>(&wire.body).expect("what is sent is JSON");
-        }
-    }
+fn encode_rerank(dialect: ClientDialect, provider: Provider, parsed: &ParsedRerank, scan: &Scan) {
+    const MODEL: &str = "rank \"a\"";
+    let request = RerankRequest {
+        remote_model: MODEL,
+        query: &parsed.query,
+        documents: &parsed.documents,
+        top_n: parsed.top_n,
+        options: &parsed.options,
+        native: client::shares_body(dialect, provider),
+    };
+    let Ok(wire) = upstream::encode_rerank(provider, &request) else { return };
+    check_wire(&wire, MODEL, scan);
+    let sent = scanned(&wire.body, &[], ScanLimits::default(), usize::MAX).expect("what is sent can be read");
+    let member = |key: &str| sent.raw(&wire.body, key).expect("it is sent");
+    assert_eq!(member("query"), &parsed.query[..]);
+    let mut documents = vec![b'['];
+    documents.extend(parsed.documents.iter().map(|document| &document.raw()[..]).collect::<Vec<_>>().join(&b','));
+    documents.push(b']');
+    assert_eq!(member(if provider == Provider::Tei { "texts" } else { "documents" }), documents, "{provider:?}");
 }
 
 /// The first byte is the provider, the second a status. A good answer has what was asked for, an error's words are short.
@@ -164,10 +333,22 @@ pub fn provider_answers(data: &[u8]) {
     let Some((provider, rest)) = chosen(data, PROVIDERS) else { return };
     let Some((status, body)) = chosen(&rest, [200, 400, 401, 403, 404, 413, 422, 429, 500, 503]) else { return };
     let header = |name: &str| (name == "x-compute-tokens").then(|| String::from_utf8_lossy(&body).into_owned());
-    for (count, width, dtype) in [(1, Some(2), Dtype::Float), (2, None, Dtype::Float), (2, Some(16), Dtype::Binary)] {
+    let expected = [
+        (1, Some(2), Dtype::Float),
+        (2, None, Dtype::Float),
+        (1, Some(2), Dtype::Int8),
+        (2, None, Dtype::Uint8),
+        (2, Some(16), Dtype::Binary),
+        (1, None, Dtype::Ubinary),
+    ];
+    let said = plain_json(&body);
+    for (count, width, dtype) in expected {
         let expect = Expect { count, width, dtype };
         if let Ok(answer) = upstream::decode_embed(provider, &header, &body, &expect) {
             assert_eq!(answer.vectors.len(), count);
+            if let (Some(said), Dtype::Float) = (&said, dtype) {
+                check_vectors(provider, said, &answer.vectors);
+            }
             for vector in &answer.vectors {
                 let floats = vector.floats();
                 assert!(floats.iter().all(|number| number.is_finite()) && floats.len() == vector.width() as usize);
@@ -192,8 +373,60 @@ pub fn provider_answers(data: &[u8]) {
         }
     }
     let error = upstream::decode_error(provider, status, &header, &body);
-    assert!(error.message.chars().count() <= 600, "{} characters", error.message.chars().count());
+    for said in [Some(&error.message), error.code.as_ref(), error.kind.as_ref(), error.param.as_ref()].into_iter().flatten()
+    {
+        assert!(said.chars().count() <= 600, "{} characters", said.chars().count());
+        assert!(!said.contains(char::is_control), "it ends a line: {said:?}");
+        assert_eq!(&upstream::scrub(said), said, "a second look finds another key");
+    }
     upstream::names_fewer_items(&error, 100);
+}
+
+/// The vectors are those that serde_json finds at the places of the inputs.
+#[track_caller]
+fn check_vectors(provider: Provider, said: &Value, found: &[Vector]) {
+    let list = match provider {
+        Provider::Tei => said,
+        Provider::Cohere | Provider::Ollama => match &said["embeddings"] {
+            Value::Object(types) => {
+                let named = |name: &str| types.get(name).filter(|list| !list.is_null());
+                named("float").or_else(|| named("base64")).expect("a type")
+            }
+            Value::Null => &Value::Null,
+            list => list,
+        },
+        _ => &said["data"],
+    };
+    let rows: Vec<&Value> = match list {
+        Value::Null => vec![&said["embedding"]],
+        list => list.as_array().expect("a list").iter().collect(),
+    };
+    assert_eq!(rows.len(), found.len());
+    for (at, vector) in found.iter().enumerate() {
+        let row = match rows.iter().find(|row| row["index"].as_f64() == Some(at as f64)) {
+            Some(labelled) => &labelled["embedding"],
+            None if rows[at].is_object() => &rows[at]["embedding"],
+            None => rows[at],
+        };
+        let floats = vector.floats();
+        match row {
+            Value::String(text) => {
+                let same = Vector::from_base64(text.as_bytes(), None).expect("base64");
+                assert_eq!(same.floats(), floats);
+            }
+            row => check_numbers(row.as_array().expect("numbers"), &floats),
+        }
+    }
+}
+
+/// `floats` are `numbers`, as near as two roundings allow.
+#[track_caller]
+fn check_numbers(numbers: &[Value], floats: &[f32]) {
+    assert_eq!(numbers.len(), floats.len());
+    for (number, float) in numbers.iter().zip(floats) {
+        let (number, float) = (number.as_f64().expect("a number"), f64::from(*float));
+        assert!((number - float).abs() <= number.abs() * 1e-6 + 1e-44, "{number} became {float}");
+    }
 }
 
 /// Waits and counts in headers are never longer than anybody would wait.
@@ -215,7 +448,10 @@ pub fn header_durations(data: &[u8]) {
     let lines = text.lines().filter_map(|line| line.split_once(": "));
     let headers: Vec<(&str, &str)> = lines.chain(names.into_iter().map(|name| (name, &*text))).collect();
     let read = RateHeaders::read(headers, now);
-    assert!(read.retry_after.is_none_or(|wait| wait <= LONGEST.max(LONGEST_PAUSE)), "{read:?}");
+    let waits = [read.retry_after, read.reset_tokens, read.reset_requests, read.renewal];
+    assert!(waits.iter().flatten().all(|wait| *wait <= LONGEST), "{read:?}");
+    let pause = wait_after_429(&read, header_duration::error_text_hint(&text));
+    assert!(pause.is_none_or(|pause| pause <= LONGEST_PAUSE), "{pause:?}");
 }
 
 /// A configuration is taken or refused; a secret in it is never repeated.
@@ -236,32 +472,143 @@ pub fn cache_entries(data: &[u8]) {
         assert!(found.cached.score().is_none_or(f64::is_finite));
         assert!(found.cached.vector().is_none_or(|vector| vector.floats().iter().all(|number| number.is_finite())));
         if let Some(vector) = found.cached.vector() {
-            let mut text = Vec::new();
-            vector.write_float(&mut text);
-            serde_json::from_slice::<Vec<f64>>(&text).expect("a vector is written as JSON");
+            check_vector(vector);
         }
     }
 }
 
-/// The first byte is the coding. A coded body is undone piece by piece and never without end.
+/// A vector keeps its numbers in every form in which it is written.
+#[track_caller]
+fn check_vector(vector: &Vector) {
+    let floats = vector.floats();
+    assert_eq!(floats.len(), vector.width() as usize);
+    assert!(floats.iter().all(|number| number.is_finite()));
+    let (mut text, mut base64) = (Vec::new(), Vec::new());
+    vector.write_float(&mut text);
+    vector.write_base64(&mut base64);
+    let numbers: Vec<Value> = serde_json::from_slice(&text).expect("a vector is written as JSON");
+    check_numbers(&numbers, &floats);
+    assert_eq!(base64.len(), vector.base64_len());
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+    let width = Some(vector.width());
+    let coded = Vector::from_base64(&base64, width).expect("it reads back");
+    assert_eq!(bits(coded.floats()), bits(floats));
+    assert_eq!(&Vector::from_stored(&Bytes::from(vector.to_stored()), width).expect("it reads back"), vector);
+    let half = vector.cut(vector.width().div_ceil(2)).expect("a shorter one");
+    assert!(half.floats().iter().all(|number| number.is_finite() && (half.width() == vector.width() || number.abs() <= 1.0)));
+}
+
+/// A list of numbers in a provider's answer is taken exactly if serde_json takes it and every number is finite as `f32`.
+pub fn vectors(data: &[u8]) {
+    let taken = Vector::from_text(Bytes::copy_from_slice(data), None);
+    if let Ok(vector) = &taken {
+        check_vector(vector);
+    }
+    let whole = data.first() == Some(&b'[') && data.last() == Some(&b']');
+    let numbers = serde_json::from_slice::<Vec<f64>>(data).ok().filter(|numbers| whole && !numbers.is_empty());
+    // At the very edge two roundings may differ from one.
+    if numbers.is_some_and(|numbers| numbers.iter().all(|number| number.abs() < 3.4e38)) {
+        taken.expect("serde_json takes it");
+    }
+    if let Ok(vector) = Vector::from_base64(data, None) {
+        check_vector(&vector);
+    }
+}
+
+/// Lines of "name: value", as they stand in a request's head. What is taken over of them ends no line and names nobody.
+pub fn request_heads(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut headers = HeaderMap::new();
+    for (name, value) in text.lines().filter_map(|line| line.split_once(": ")) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_str(value)) {
+            headers.append(name, value);
+        }
+    }
+    let id = request::request_id(&headers);
+    let sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    assert!((1..=128).contains(&id.as_str().len()) && id.as_str().bytes().all(sane), "{id:?}");
+    if let Ok(secret) = auth::presented(&headers) {
+        assert!(!secret.is_empty() && secret.trim() == secret);
+    }
+    for line in text.lines().chain([&*text]) {
+        if let Some(parent) = TraceParent::parse(line) {
+            assert_eq!(TraceParent::parse(&parent.to_string()), Some(parent));
+            assert!(parent.trace.0 != 0 && parent.span != 0);
+        }
+        if let Ok(Some(coding)) = Coding::read(line) {
+            assert_eq!(Coding::read(coding.name()), Ok(Some(coding)));
+        }
+    }
+}
+
+/// Records as JSON, a line each, and after an empty line whatever a crash left behind them. What was written whole reads
+/// back, and the rest is a torn end or damage, never a record.
+pub fn ledger_lines(data: &[u8]) {
+    let end = data.windows(2).position(|pair| pair == b"\n\n").map_or(data.len(), |at| at + 1);
+    let (lines, left) = data.split_at(end);
+    let records: Vec<Record> =
+        lines.split(|byte| *byte == b'\n').filter_map(|line| Record::from_json(line).ok()).collect();
+    let (mut file, mut book) = (Vec::new(), Book::default());
+    for record in &records {
+        segment::encode_line(&mut file, record).expect("memory");
+        book.apply(record);
+    }
+    let good = file.len() as u64;
+    let read = |file: &[u8]| {
+        let mut found: Vec<Record> = Vec::new();
+        let scanned = segment::scan(file, Path::new("fuzz"), |json, _| {
+            found.extend(Record::from_json(json).ok());
+            Ok::<(), StoreError>(())
+        });
+        scanned.map(|scanned| (found, scanned))
+    };
+    let (found, scanned) = read(&file).expect("what was written is sound");
+    assert_eq!((found.len(), scanned.good_bytes, scanned.torn), (records.len(), good, None));
+    let mut again = Vec::new();
+    found.iter().for_each(|record| segment::encode_line(&mut again, record).expect("memory"));
+    assert_eq!(String::from_utf8_lossy(&again), String::from_utf8_lossy(&file), "a record changes as it is read");
+    let kept = serde_json::to_string(&book).expect("a book is kept as JSON");
+    let book: Book = serde_json::from_str(&kept).expect("it reads back");
+    assert_eq!(serde_json::to_string(&book).expect("a book is kept as JSON"), kept);
+    file.extend_from_slice(left);
+    if let Ok((again, scanned)) = read(&file) {
+        assert!(scanned.good_bytes >= good && again.starts_with(&found));
+        assert_eq!(scanned.good_bytes + scanned.torn.map_or(0, |torn| torn.bytes), file.len() as u64);
+    }
+}
+
+/// What a coded body comes to, given in pieces of this length: as much as was decoded, and whether it is sound and whole.
+fn decoded(coding: Coding, body: &[u8], piece: usize, room: usize) -> (Vec<u8>, Result<bool, ()>) {
+    let mut decoder = Decoder::new(coding).expect("memory");
+    let (mut total, mut output) = (Vec::new(), vec![0; room]);
+    for piece in body.chunks(piece.max(1)) {
+        let mut rest = piece;
+        // As the reader does it: what neither takes nor gives waits for more.
+        loop {
+            let Ok(step) = decoder.step(rest, &mut output) else { return (total, Err(())) };
+            assert!(step.read <= rest.len() && step.written <= output.len());
+            rest = &rest[step.read..];
+            total.extend_from_slice(&output[..step.written]);
+            if (step.read == 0 && step.written == 0) || total.len() > 1 << 18 {
+                break;
+            }
+        }
+    }
+    (total, Ok(decoder.is_complete()))
+}
+
+/// The first byte is the coding, the second the length of the pieces. A coded body is undone piece by piece, never without
+/// end, and comes to the same however it is cut.
 pub fn body_codings(data: &[u8]) {
-    let Some((coding, body)) = chosen(data, [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd]) else {
+    let Some((coding, rest)) = chosen(data, [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd]) else {
         return;
     };
-    let mut decoder = Decoder::new(coding).expect("memory");
-    let (mut rest, mut output, mut total) = (&body[..], vec![0; 4096], 0);
-    // As the reader does it: what neither takes nor gives waits for more.
-    while total < 1 << 20 {
-        let Ok(step) = decoder.step(rest, &mut output) else { return };
-        assert!(step.read <= rest.len() && step.written <= output.len());
-        if step.read == 0 && step.written == 0 {
-            break;
-        }
-        rest = &rest[step.read..];
-        total += step.written;
-        if rest.is_empty() && step.written < output.len() {
-            break;
-        }
+    let Some((piece, body)) = rest.split_first() else { return };
+    let (whole, sound) = decoded(coding, body, usize::MAX, 4096);
+    if whole.len() <= 1 << 18 {
+        let (cut, sound_too) = decoded(coding, body, usize::from(*piece), 1000);
+        assert_eq!(sound, sound_too);
+        assert!(sound.is_err() || whole == cut, "{} bytes, in pieces {}", whole.len(), cut.len());
     }
 }
 
@@ -290,14 +637,20 @@ pub fn chat_requests(data: &[u8]) {
     let fields = chat_request::item_fields(api);
     let Ok(scan) = scanned(&body, fields, chat_request::scan_limits(), usize::MAX) else { return };
     let Ok(parsed) = chat_request::parse(api, &scan, &body, Said::default()) else { return };
+    const MODEL: &str = "model \"a\"";
     for upstream in chatting() {
-        let wire = parsed.encode(upstream, "model \"a\"");
-        serde_json::from_slice::<serde::de::IgnoredAny>(&wire.body).expect("what is sent is JSON");
+        let wire = parsed.encode(upstream, MODEL);
+        check_wire(&wire, MODEL, &scan);
+        assert!(wire.headers.iter().all(|(_, value)| HeaderValue::from_str(value).is_ok()));
         let sent =
             scanned(&wire.body, fields, chat_request::scan_limits(), usize::MAX).expect("what is sent can be read");
+        let changed = |key: &str| matches!(key, "model" | "stream_options");
         for member in &scan.members {
-            assert!(sent.member(&member.key).is_some(), "{} is gone", member.key.len());
+            let there = sent.member(&member.key).unwrap_or_else(|| panic!("{} is gone", member.key.len()));
+            let last = scan.member(&member.key).expect("it is there");
+            assert!(changed(&member.key) || wire.body[there.value.clone()] == body[last.value.clone()]);
         }
+        assert!(sent.members.len() <= scan.members.len() + 2, "something is added");
     }
 }
 

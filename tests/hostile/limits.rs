@@ -1,7 +1,7 @@
 //! Sizes without end: each has a limit, an answer that names it where one can still be given, and a count.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loadtest::provider::{Provider, Script};
 use serde_json::json;
@@ -15,6 +15,11 @@ use crate::support::{Gateway, Raw};
 async fn a_head_without_end_is_refused() {
     let provider = provider();
     let gateway = Gateway::start(&config(&provider, ""));
+    for _ in 0..10 {
+        let mut client = Raw::connect(&gateway.url);
+        client.request("GET /healthz", &[], "");
+        assert_eq!(client.answer_to(false).status, 200);
+    }
     let many: String = (0..200).map(|number| format!("X-{number}: x\r\n")).collect();
     let long = format!("X-Long: {}\r\n", "x".repeat(256 << 10));
     let name = format!("{}: x\r\n", "X".repeat(256 << 10));
@@ -27,8 +32,18 @@ async fn a_head_without_end_is_refused() {
     let mut client = Raw::connect(&gateway.url);
     client.try_send(format!("GET /{} HTTP/1.1\r\nHost: g\r\n\r\n", "x".repeat(256 << 10)));
     assert!(client.maybe_answer().is_none_or(|answer| matches!(answer.status, 400 | 414 | 431)));
+    drop(client);
     assert_eq!(provider.call_count(), 0);
     gateway.embed(json!("afterwards")).await.expect(200);
+    // The server library answers them before any code of ours: what is counted is a connection that brought no request.
+    let counted = "vectorgate_connections_without_request_total{end=\"other\"}";
+    let begun = Instant::now();
+    while gateway.metric(counted).await < 4.0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", gateway.metric(counted).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A client library may open a connection more than it uses.
+    assert!(gateway.metric(counted).await < 10.0, "those that asked are not among them");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! What hostile clients, providers, names and machines do to the gateway, and that it holds.
 
+mod document;
 mod faults;
 mod limits;
 mod pages;

@@ -22,41 +22,39 @@ const STEPS: [(Stage, f64); 9] = [
     (Stage::Old, 0.0),
 ];
 
-/// Answers that each client must see wholly within a step before the next one.
-const ENOUGH: usize = 12;
-
 /// How far the steps are: a request may see any step from the last that was in force when it began to the last that was
 /// ordered when it ended, and no other.
-#[derive(Default)]
 struct Clockwork {
+    steps: &'static [(Stage, f64)],
     ordered: AtomicUsize,
     in_force: AtomicUsize,
     /// Answers wholly within each step.
-    within: [AtomicUsize; STEPS.len()],
+    within: Vec<AtomicUsize>,
     ended: AtomicBool,
 }
 
-fn expected(step: usize, kind: Kind, text: &str) -> Side {
-    let (stage, canary) = STEPS[step];
+/// A request that was answered.
+pub struct Asked {
+    pub kind: Kind,
+    pub text: String,
+    /// The side whose vectors came.
+    pub side: Side,
+}
+
+fn expected((stage, canary): (Stage, f64), kind: Kind, text: &str) -> Side {
     let class = if kind == Kind::Query { TrafficClass::InteractiveSearch } else { TrafficClass::BatchIngestion };
     let spot = Spot::of("handbook", &sha2::Sha256::digest(text.to_lowercase().as_bytes()).into());
     Position::new(stage, canary).side(class, spot)
 }
 
-async fn client(gateway: Arc<Gateway>, clockwork: Arc<Clockwork>, number: usize) -> usize {
+async fn client<A: Future<Output = Asked>>(clockwork: Arc<Clockwork>, ask: impl Fn(usize) -> A) -> usize {
     let mut sent = 0;
     while !clockwork.ended.load(Ordering::SeqCst) {
-        let kind = if number.is_multiple_of(3) { Kind::Documents } else { Kind::Query };
-        let text = format!("Client {number} asks {sent}");
         let from = clockwork.in_force.load(Ordering::SeqCst);
-        let answer = match number % 2 {
-            0 => ask(&gateway, kind, &text).await,
-            _ => ask_as(&gateway, kind, "emb-a", &[("x-collection", "handbook")], &text).await,
-        };
+        let Asked { kind, text, side } = ask(sent).await;
         let to = clockwork.ordered.load(Ordering::SeqCst);
-        let got = side_of(&answer, &[&text]);
-        let possible: Vec<Side> = (from..=to).map(|step| expected(step, kind, &text)).collect();
-        assert!(possible.contains(&got), "{kind:?} {text:?} got {got:?} between steps {from} and {to}");
+        let mut possible = (from..=to).map(|step| expected(clockwork.steps[step], kind, &text));
+        assert!(possible.any(|one| one == side), "{kind:?} {text:?} got {side:?} between steps {from} and {to}");
         if from == to {
             clockwork.within[from].fetch_add(1, Ordering::SeqCst);
         }
@@ -65,28 +63,45 @@ async fn client(gateway: Arc<Gateway>, clockwork: Arc<Clockwork>, number: usize)
     sent
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_migration_and_back_under_load_tells_the_truth_at_every_moment() {
-    let providers = Providers::with_delay(5.0);
-    let gateway = Arc::new(Gateway::start(&providers.config("", "", "")));
-    let clockwork = Arc::new(Clockwork::default());
-    const CLIENTS: usize = 6;
-    let clients: Vec<_> =
-        (0..CLIENTS).map(|number| tokio::spawn(client(Arc::clone(&gateway), Arc::clone(&clockwork), number))).collect();
-    for (step, (stage, canary)) in STEPS.into_iter().enumerate() {
+/// Walks the collection through `steps`, the first of which is in force, while so many clients ask, each one request after
+/// the other: the client's number and how many it has sent are given. There are `enough` answers wholly within each step
+/// before the next one. Returns how many requests there were.
+pub async fn walk<A>(
+    gateway: &Arc<Gateway>,
+    steps: &'static [(Stage, f64)],
+    (clients, enough): (usize, usize),
+    ask: impl Fn(usize, usize) -> A + Clone + Send + Sync + 'static,
+) -> usize
+where
+    A: Future<Output = Asked> + Send + 'static,
+{
+    let clockwork = Arc::new(Clockwork {
+        steps,
+        ordered: AtomicUsize::new(0),
+        in_force: AtomicUsize::new(0),
+        within: steps.iter().map(|_| AtomicUsize::new(0)).collect(),
+        ended: AtomicBool::new(false),
+    });
+    let clients: Vec<_> = (0..clients)
+        .map(|number| {
+            let (clockwork, ask) = (Arc::clone(&clockwork), ask.clone());
+            tokio::spawn(client(clockwork, move |sent| ask(number, sent)))
+        })
+        .collect();
+    for (step, (stage, canary)) in steps.iter().enumerate() {
         if step > 0 {
             clockwork.ordered.store(step, Ordering::SeqCst);
-            let body = if stage == Stage::Canary {
+            let body = if *stage == Stage::Canary {
                 json!({ "stage": stage, "canary": canary })
             } else {
                 json!({ "stage": stage })
             };
-            let view = put(&gateway, body).await.expect(200);
+            let view = put(gateway, body).await.expect(200);
             assert_eq!((&view["stage"], &view["revision"]), (&json!(stage), &json!(step)), "{view}");
             clockwork.in_force.store(step, Ordering::SeqCst);
         }
         let end = Instant::now() + PATIENCE;
-        while clockwork.within[step].load(Ordering::SeqCst) < CLIENTS * ENOUGH {
+        while clockwork.within[step].load(Ordering::SeqCst) < enough {
             assert!(Instant::now() < end && clients.iter().all(|client| !client.is_finished()), "a client has stopped");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -96,8 +111,12 @@ async fn a_migration_and_back_under_load_tells_the_truth_at_every_moment() {
     for client in clients {
         sent += client.await.expect("no request failed and no vector lied");
     }
-    // The books agree with the traffic: every request once, on one side.
-    let view = until(&gateway, "every request is counted", |view| {
+    sent
+}
+
+/// Waits until as many requests are counted as were sent, and compares the progress with the records.
+pub async fn books_agree(gateway: &Gateway, sent: usize) {
+    let view = until(gateway, "every request is counted", |view| {
         let requests = |side: &str| view["progress"][side]["requests"].as_u64().expect("a count");
         requests("from") + requests("to") >= sent as u64
     })
@@ -108,6 +127,28 @@ async fn a_migration_and_back_under_load_tells_the_truth_at_every_moment() {
         assert_eq!(view["progress"][side]["requests"], of_model, "{view}");
     }
     assert_eq!(records.len(), sent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_and_back_under_load_tells_the_truth_at_every_moment() {
+    let providers = Providers::with_delay(5.0);
+    let gateway = Arc::new(Gateway::start(&providers.config("", "", "")));
+    let asked = Arc::clone(&gateway);
+    let ask = move |number: usize, sent: usize| {
+        let gateway = Arc::clone(&asked);
+        async move {
+            let kind = if number.is_multiple_of(3) { Kind::Documents } else { Kind::Query };
+            let text = format!("Client {number} asks {sent}");
+            let answer = match number % 2 {
+                0 => ask(&gateway, kind, &text).await,
+                _ => ask_as(&gateway, kind, "emb-a", &[("x-collection", "handbook")], &text).await,
+            };
+            let side = side_of(&answer, &[&text]);
+            Asked { kind, text, side }
+        }
+    };
+    let sent = walk(&gateway, &STEPS, (6, 72), ask).await;
+    books_agree(&gateway, sent).await;
     let audit = gateway.admin_get("/admin/audit").await.text;
     assert_eq!(audit.matches("set_stage").count(), STEPS.len() - 1, "{audit}");
 }

@@ -4,6 +4,7 @@ mod admin;
 mod browser;
 mod cases;
 mod load;
+mod real_models;
 mod requests;
 
 use std::time::{Duration, Instant};

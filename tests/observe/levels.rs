@@ -140,3 +140,73 @@ async fn failures_spend_the_budget_and_the_clients_own_faults_do_not() {
     let history = gateway.admin_get("/dashboard/history").await.expect(200);
     assert_eq!(history["classes"].as_array().expect("classes").len(), 4);
 }
+
+/// One model of a dashboard's view.
+fn model<'a>(view: &'a Value, name: &str) -> Option<&'a Value> {
+    view["models"].as_array().expect("models").iter().find(|model| model["model"] == name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_has_percentiles_a_budget_and_lines_of_its_own() {
+    let provider = Provider::start(script(100.0, 110.0));
+    let url = format!("{}/v1", provider.base_url());
+    let slow = format!(
+        "[quota]\ninteractive_max_wait_ms = 5000\n\
+         [[models]]\nname = \"emb-slow\"\nspace = \"A\"\ndimensions = 8\nretires = \"2030-01-31\"\n\
+         slo = {{ interactive_p95_ms = 20000, interactive_p99_ms = 30000 }}\n\
+         [[upstreams]]\nid = \"two\"\nprovider = \"openai\"\nbase_url = \"{url}\"\napi_key = {{ value = \"upstream-secret-two\" }}\n\
+         serves = [{{ model = \"emb-slow\" }}]\n"
+    );
+    let config = |extra: &str, model: &str| {
+        embedding_config(&[("one", "openai", &url)], &format!("dimensions = 8\n{model}"), "", extra)
+    };
+    let gateway = Gateway::start(&config(&slow, ""));
+    let embed = async |model: &str, name: &str, count: usize| {
+        for number in 0..count {
+            let body = json!({ "model": model, "input": format!("{name} {number}") });
+            gateway.embed_with(body).await.expect(200);
+        }
+    };
+    embed("emb-a", "quick", 12).await;
+    embed("emb-slow", "slow", 12).await;
+    let both =
+        |view: &Value| ["emb-a", "emb-slow"].iter().all(|name| model(view, name).is_some_and(|one| one["count"] == 12));
+    let view = super::shown(&gateway, "twelve requests of each model", both).await;
+
+    let (quick, slow_one) = (model(&view, "emb-a").expect("shown"), model(&view, "emb-slow").expect("shown"));
+    assert_eq!((&quick["class"], &quick["errors"]), (&json!("interactive-search"), &json!(0)));
+    assert!(quick["p50_ms"].as_f64().expect("a percentile") >= 99.0, "{quick}");
+    let lines = |one: &Value| -> Vec<f64> {
+        let objectives = one["objectives"].as_array().expect("objectives");
+        objectives.iter().map(|objective| objective["line_ms"].as_f64().expect("a line")).collect()
+    };
+    assert_eq!((lines(quick), lines(slow_one)), (vec![70.0, 120.0], vec![20_000.0, 30_000.0]));
+    let p95 = |one: &Value| one["objectives"][0].clone();
+    let burn = |one: &Value| p95(one)["burn"][0]["rate"].as_f64().expect("a rate");
+    check("every request missed a budget of 5 %", burn(quick), 20.0, 1e-9);
+    assert_eq!((&p95(quick)["urgency"], burn(slow_one)), (&json!("fast"), 0.0));
+    let of_class = view["slo"]["objectives"][0]["burn"][0]["rate"].as_f64().expect("a rate");
+    check("half of the class's", of_class, 10.0, 1e-9);
+
+    let burn_of = |model: &str| {
+        format!("vectorgate_model_slo_burn_rate{{slo=\"interactive_p95\",model=\"{model}\",window=\"5m\"}}")
+    };
+    let left = "vectorgate_model_slo_error_budget_remaining{slo=\"interactive_p95\",model=\"emb-a\"}";
+    let retires = "vectorgate_model_retirement_timestamp_seconds{model=\"emb-slow\",upstream=\"\"}";
+    check("burn", gateway.metric(&burn_of("emb-a")).await, 20.0, 1e-9);
+    check("what is left", gateway.metric(left).await, -19.0, 1e-9);
+    check("the day", gateway.metric(retires).await, 1_896_048_000.0, 1e-12);
+
+    // A line of its own from now on; the other model goes, and its figures with it.
+    gateway.configure(&config("", "slo = { interactive_p95_ms = 20000, interactive_p99_ms = 20000 }"));
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    embed("emb-a", "after", 12).await;
+    let judged = |view: &Value| model(view, "emb-a").is_some_and(|one| one["count"] == 24);
+    let view = super::shown(&gateway, "the requests after the reload", judged).await;
+    let quick = model(&view, "emb-a").expect("shown");
+    assert_eq!((lines(quick), model(&view, "emb-slow")), (vec![20_000.0; 2], None));
+    check("half missed it", burn(quick), 10.0, 1e-9);
+    let page = gateway.admin_get("/metrics").await.text;
+    assert!(!page.contains("vectorgate_model_slo_burn_rate{slo=\"interactive_p95\",model=\"emb-slow\""));
+    assert!(!page.contains("vectorgate_model_retirement_timestamp_seconds{"), "nothing retires any more");
+}

@@ -9,6 +9,7 @@ mod openapi;
 mod outcomes;
 mod prometheus;
 mod receiver;
+mod record;
 mod schemathesis;
 mod traces;
 

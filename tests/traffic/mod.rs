@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use loadtest::provider::{Provider, Script};
+use loadtest::provider::{Call, Provider, Script};
 use serde_json::{Value, json};
 
 use crate::support::Gateway;
@@ -153,6 +153,19 @@ async fn until_verified(gateway: &Gateway, id: &str) -> Value {
     until_upstream(gateway, id, "verified", |state| state["unverified"] == false && state["usable"] == true).await
 }
 
+/// Waits until the gateway has what it asks every upstream of a shared space for at its start. A space's first upstream is
+/// in use before it was looked at, so what the admin side shows of it does not tell whether its check is still to come.
+async fn until_checked(gateway: &Gateway, all: &[(&str, &Provider)]) {
+    let until = Instant::now() + SOON;
+    for (id, provider) in all {
+        while !provider.calls().iter().any(|call| is_check(call) && call.finished_ns > 0) {
+            assert!(Instant::now() < until, "{id} is never asked for its check");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        until_verified(gateway, id).await;
+    }
+}
+
 /// Sends `count` different queries, one every `gap`, whatever becomes of the others; the answers in the order in which
 /// they came. A vector of another space fails the test.
 async fn load(gateway: &Gateway, name: &str, count: usize, gap: Duration) -> Vec<Answer> {
@@ -188,14 +201,18 @@ fn statuses(answers: &[Answer]) -> std::collections::BTreeMap<u16, usize> {
     counts
 }
 
+/// Whether the gateway itself compares vectors with this call.
+fn is_check(call: &Call) -> bool {
+    String::from_utf8_lossy(&call.body).contains("mutual TLS")
+}
+
 /// Calls that carried client texts: not those with which the gateway itself compares vectors.
-fn client_calls(provider: &Provider) -> Vec<loadtest::provider::Call> {
-    let own = |call: &loadtest::provider::Call| String::from_utf8_lossy(&call.body).contains("mutual TLS");
-    provider.calls().into_iter().filter(|call| !own(call)).collect()
+fn client_calls(provider: &Provider) -> Vec<Call> {
+    provider.calls().into_iter().filter(|call| !is_check(call)).collect()
 }
 
 /// The texts of a call.
-fn inputs_of(call: &loadtest::provider::Call) -> Vec<String> {
+fn inputs_of(call: &Call) -> Vec<String> {
     match &call.json()["input"] {
         Value::Array(list) => list.iter().map(|text| text.as_str().expect("a text").to_owned()).collect(),
         Value::String(text) => vec![text.clone()],

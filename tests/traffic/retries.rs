@@ -39,7 +39,7 @@ async fn with_a_few_failures_among_many_answers_nobody_sees_one() {
     let (one, two) = (broken(), broken());
     let config = Config::new().with("[breaker]\nfailure_ratio = 0.5\n");
     let gateway = config.upstream("one", &one.base_url(), "").upstream("two", &two.base_url(), "").start();
-    super::until_verified(&gateway, "two").await;
+    super::until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     let answers = load(&gateway, "mostly well", 500, Duration::from_millis(4)).await;
     assert_eq!(statuses(&answers), [(200, 500)].into(), "retries that worked earn the next");
 }

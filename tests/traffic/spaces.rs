@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use loadtest::provider::{Effect, Fault, Provider, Script};
 
-use super::{Config, client_calls, healthy, load, statuses, until_closed, until_upstream, until_verified};
+use super::{Config, client_calls, healthy, load, statuses, until_checked, until_closed, until_upstream};
 use crate::support::gateway::binary;
 
 fn of_space(space: &str) -> Provider {
@@ -39,7 +39,7 @@ async fn a_mirror_of_another_model_is_taken_out_at_start() {
 async fn comes_back_as_another(fault: Effect, extra: &str) {
     let (one, two) = (of_space("A"), of_space("A"));
     let gateway = mirrored(&one, &two, extra).start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     let answers = load(&gateway, "well", 100, Duration::from_millis(3)).await;
     assert_eq!(statuses(&answers), [(200, 100)].into());
     assert!(!client_calls(&two).is_empty(), "both are used");
@@ -73,7 +73,7 @@ async fn a_mirror_that_is_put_right_comes_back() {
     let (one, two) = (of_space("A"), of_space("A"));
     let brief = "[breaker]\ncooldown_s = 1\nprobe_interval_s = 0.1\n";
     let gateway = mirrored(&one, &two, brief).start();
-    until_verified(&gateway, "two").await;
+    until_checked(&gateway, &[("one", &one), ("two", &two)]).await;
     two.set_script(Script::new().always(Effect::fault(Fault::Refuse)));
     drop(load(&gateway, "lost", 100, Duration::from_millis(3)).await);
     until_upstream(&gateway, "two", "out", |state| state["unverified"] == true).await;

@@ -1,12 +1,13 @@
-//! A tenant's balance as workers see it, and the part of it that is lent to them. Written by the actor, read without a hop;
-//! owns the lock over both, so that what is shown is true at any moment. Refuses to decide how much is lent.
+//! A tenant's balance as workers see it, the part of it that is lent to them, and the tenant's own limits. Written by the
+//! actor, read without a hop; owns the lock over all, so that what is shown is true at any moment. Refuses to decide how
+//! much is lent.
 
 use parking_lot::Mutex;
 
 use crate::ids::HoldId;
 use crate::pure::ledger::{Account, AccountSnapshot, HoldAsk, Loan, plus};
 use crate::pure::money::Money;
-use crate::pure::tenant_limits::Allowances;
+use crate::pure::tenant_limits::{Allowances, Exceeded, TenantLimits};
 use crate::pure::time::{Mono, Wall};
 
 /// A tenant's balance as workers see it: written by the actor after each change, read without a hop.
@@ -19,10 +20,11 @@ struct BoardState {
     remaining: Option<Money>,
     exhausted: bool,
     resets_at: Option<Wall>,
-    limits: Option<Allowances>,
+    /// Counted here and nowhere else, whoever takes of them.
+    limits: Option<TenantLimits>,
     account: Option<AccountSnapshot>,
     loan: Loan,
-    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes limits only.
+    /// The balance is the shared ledger's, which shows it by [`Board::show`]; the actor publishes nothing.
     shared: bool,
 }
 
@@ -42,6 +44,12 @@ impl BoardState {
 
     fn lent(&self) -> Lent {
         Lent { remaining: self.remaining(), period_start: self.loan.period_start() }
+    }
+
+    fn return_tokens(&mut self, id: HoldId, billed: Option<u64>, now: Mono) {
+        if let Some(limits) = &mut self.limits {
+            limits.settle(id, billed, now);
+        }
     }
 
     fn show(&mut self, account: &Account) {
@@ -79,8 +87,8 @@ impl Board {
     }
 
     /// What is left of the tenant's own limits; `None` if it has none.
-    pub fn limits(&self) -> Option<Allowances> {
-        self.0.lock().limits
+    pub fn limits(&self, now: Mono) -> Option<Allowances> {
+        self.0.lock().limits.as_mut().map(|limits| limits.allowances(now))
     }
 
     /// What new holds may take; `None` for an unlimited tenant.
@@ -98,10 +106,9 @@ impl Board {
         self.0.lock().resets_at
     }
 
-    /// Publishes an account's balance, and what is left of its limits if it has any.
-    pub fn publish(&self, account: &Account, limits: Option<Allowances>) {
+    /// Publishes an account's balance.
+    pub fn publish(&self, account: &Account) {
         let mut state = self.0.lock();
-        state.limits = limits;
         if !state.shared {
             state.show(account);
         }
@@ -110,20 +117,39 @@ impl Board {
 
 /// For the workers: what is within the loan needs no actor.
 impl Board {
-    /// Holds money out of the loan; false where the actor must be asked.
-    pub fn hold(&self, ask: &HoldAsk, wall: Wall) -> bool {
-        self.0.lock().loan.hold(ask, wall)
-    }
-
-    /// Settles a hold of the loan; `None` where the actor must do it.
-    pub fn settle(&self, id: HoldId, charge: Money, wall: Wall) -> Option<Lent> {
+    /// Holds money out of the loan, and takes `tokens` out of the tenant's own limits; false where the actor must be asked,
+    /// and nothing has changed then.
+    pub fn hold(&self, ask: &HoldAsk, tokens: u64, wall: Wall) -> bool {
         let mut state = self.0.lock();
-        state.loan.settle(id, charge, wall).then(|| state.lent())
+        let BoardState { loan, limits, .. } = &mut *state;
+        if !loan.hold(ask, wall) {
+            return false;
+        }
+        let exceeded = limits.as_mut().is_some_and(|limits| limits.take(ask.id, tokens, ask.now).is_err());
+        if exceeded {
+            loan.release(ask.id);
+        }
+        !exceeded
     }
 
-    /// Frees a hold of the loan; false where the actor must do it.
-    pub fn release(&self, id: HoldId) -> bool {
-        self.0.lock().loan.release(id)
+    /// Settles a hold of the loan, for which `tokens` were billed; `None` where the actor must do it.
+    pub fn settle(&self, id: HoldId, charge: Money, tokens: Option<u64>, at: (Mono, Wall)) -> Option<Lent> {
+        let mut state = self.0.lock();
+        if !state.loan.settle(id, charge, at.1) {
+            return None;
+        }
+        state.return_tokens(id, tokens, at.0);
+        Some(state.lent())
+    }
+
+    /// Frees a hold of the loan, for which nothing was billed; false where the actor must do it.
+    pub fn release(&self, id: HoldId, now: Mono) -> bool {
+        let mut state = self.0.lock();
+        let released = state.loan.release(id);
+        if released {
+            state.return_tokens(id, None, now);
+        }
+        released
     }
 
     /// Charges what was spent without a hold; `None` where the actor must do it.
@@ -140,14 +166,31 @@ impl Board {
         self.0.lock().loan.is_out()
     }
 
-    /// Whether the loan was used since this was last asked.
-    pub fn was_used(&self) -> bool {
-        self.0.lock().loan.was_used()
-    }
-
     /// Whether a hold of the loan is past its time.
     pub fn has_lapsed(&self, now: Mono) -> bool {
         self.0.lock().loan.has_lapsed(now)
+    }
+
+    /// Sets the tenant's own limits, tokens and requests a minute; what was taken stays taken.
+    pub fn limit(&self, tpm: Option<u64>, rpm: Option<u64>) {
+        let limits = &mut self.0.lock().limits;
+        match limits {
+            Some(limits) => limits.reconfigure(tpm, rpm),
+            None => *limits = (tpm.is_some() || rpm.is_some()).then(|| TenantLimits::new(tpm, rpm)),
+        }
+    }
+
+    /// Takes a call out of the tenant's own limits.
+    ///
+    /// # Errors
+    /// The limit that is used up; nothing was taken then.
+    pub fn take(&self, id: HoldId, tokens: u64, now: Mono) -> Result<(), Exceeded> {
+        self.0.lock().limits.as_mut().map_or(Ok(()), |limits| limits.take(id, tokens, now))
+    }
+
+    /// A call that was taken out of the tenant's own limits has ended: `billed` tokens, or it never cost anything.
+    pub fn return_tokens(&self, id: HoldId, billed: Option<u64>, now: Mono) {
+        self.0.lock().return_tokens(id, billed, now);
     }
 
     /// Books what the loan was charged.

@@ -28,6 +28,11 @@ fn money(units: i128) -> Money {
 }
 
 fn start(budget: i128) -> (Addr<LedgerActor>, Arc<Journal>) {
+    let (actor, journal, _) = start_with_board(budget);
+    (actor, journal)
+}
+
+fn start_with_board(budget: i128) -> (Addr<LedgerActor>, Arc<Journal>, Arc<Board>) {
     let source = Source::Text { name: "test".to_owned(), text: String::new() };
     let plan = config::load(&source, &Environment::from_iter(Vec::<(String, String)>::new())).expect("the default");
     let (journal, _) = Journal::on(Arc::new(MemoryDisk::default()), Limits::default(), at(0)).expect("opens");
@@ -35,9 +40,9 @@ fn start(budget: i128) -> (Addr<LedgerActor>, Arc<Journal>) {
     let terms = Terms { budget: Some(money(budget)), period: BudgetPeriod::None };
     let account = Account::restore(terms, Standing::default());
     let (board, telemetry) = (Arc::new(Board::default()), Telemetry::start(&plan));
-    let kept = Arc::clone(&journal);
-    let actor = Supervisor::start(move |_| LedgerActor::new(TENANT.into(), account, None, board, kept, telemetry));
-    (actor, journal)
+    let (kept, shown) = (Arc::clone(&journal), Arc::clone(&board));
+    let actor = Supervisor::start(move |_| LedgerActor::new(TENANT.into(), account, shown, kept, telemetry));
+    (actor, journal, board)
 }
 
 /// An ask for all of a budget of 100 whose cost is hardly known.
@@ -121,6 +126,109 @@ async fn those_who_wait_outlast_a_fault_and_their_patience_still_ends() {
     assert_eq!(impatient, Err(HoldRefusal::Exhausted), "nothing settled");
 }
 
+/// An ask of 100 for a small part of a budget.
+fn small(id: u64) -> PlaceHold {
+    PlaceHold { likely: money(100), lower: money(100), ..ask(id, Duration::ZERO) }
+}
+
+fn hold_lent(board: &Board, ask: &PlaceHold) -> bool {
+    board.hold(&ask.core(clock::mono()), ask.tokens, clock::wall())
+}
+
+#[actix_web::test]
+async fn a_tenant_that_asks_seldom_keeps_its_loan_and_nothing_wakes_its_actor() {
+    let (actor, _journal, board) = start_with_board(1_000_000);
+    assert_eq!(actor.send(small(1)).await.expect("runs"), Ok(money(100)));
+    actor.send(resolved(1, Some(60))).await.expect("runs");
+    // Whatever was set while the call was open has come and gone.
+    let quiet = async {
+        while actor.send(TimerIsSet).await.expect("runs") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, quiet).await.expect("no timer is left");
+    assert!(hold_lent(&board, &small(2)), "its second call asks nobody, however long after the first");
+    assert_eq!(board.account().map(|all| (all.held, all.remaining)), Some((money(100), Some(money(999_840)))));
+    let lent = board.settle(HoldId(2), money(40), None, (clock::mono(), clock::wall())).expect("within the loan");
+    assert_eq!(lent.remaining, Some(money(999_900)));
+    let account = look(&actor).await;
+    assert_eq!((account.spent, account.remaining, account.open_holds), (money(100), Some(money(999_900)), 0));
+}
+
+#[actix_web::test]
+async fn the_first_call_of_all_asks_nobody() {
+    let (actor, _journal, board) = start_with_board(1_000_000);
+    let before = look(&actor).await;
+    assert!(hold_lent(&board, &small(1)));
+    assert_eq!(
+        look(&actor).await,
+        AccountSnapshot { remaining: Some(money(999_900)), held: money(100), open_holds: 1, ..before }
+    );
+}
+
+#[actix_web::test]
+async fn the_last_call_waits_for_calls_in_the_loan() {
+    let (actor, _journal, board) = start_with_board(1_000);
+    look(&actor).await;
+    assert!(hold_lent(&board, &small(1)), "an eighth is lent");
+    // It would probably fit into what is beside the loan, but may cost more than that, and another is under way.
+    let large = PlaceHold { upper: money(950), likely: money(10), lower: money(1), ..small(2) };
+    assert_eq!(actor.send(large).await.expect("runs"), Err(HoldRefusal::Exhausted), "it cannot wait");
+    let large = PlaceHold { upper: money(950), likely: money(10), lower: money(1), patience: PATIENCE, ..small(3) };
+    let settles = async {
+        tokio::task::yield_now().await;
+        actor.send(resolved(1, Some(40))).await.expect("runs");
+    };
+    let (placed, ()) = futures_util::join!(actor.send(large), settles);
+    assert_eq!(placed.expect("runs"), Ok(money(950)));
+}
+
+#[actix_web::test]
+async fn what_is_lent_is_called_in_before_anybody_is_refused() {
+    let (actor, _journal, board) = start_with_board(100_000);
+    actor.send(small(1)).await.expect("runs").expect("covered");
+    assert!(hold_lent(&board, &small(2)), "its loan is out");
+    let rest = |id, upper| PlaceHold { upper: money(upper), likely: money(upper), lower: money(upper), ..small(id) };
+    assert_eq!(actor.send(rest(3, 99_801)).await.expect("runs"), Err(HoldRefusal::Exhausted), "more than is there");
+    assert_eq!(actor.send(rest(4, 99_800)).await.expect("runs"), Ok(money(99_800)), "all of it");
+    assert!(!hold_lent(&board, &small(5)), "and nothing is left to lend");
+    assert_eq!(actor.send(small(5)).await.expect("runs"), Err(HoldRefusal::Exhausted));
+    for (id, charge) in [(1, 100), (2, 70), (4, 99_800)] {
+        actor.send(resolved(id, Some(charge))).await.expect("runs");
+    }
+    let account = look(&actor).await;
+    assert_eq!((account.spent, account.remaining, account.held), (money(99_970), Some(money(30)), Money::ZERO));
+}
+
+#[actix_web::test]
+async fn a_hold_of_the_loan_that_lapses_ends_in_the_journal() {
+    let (actor, journal, board) = start_with_board(1_000_000);
+    actor.send(small(1)).await.expect("runs").expect("covered");
+    assert!(hold_lent(&board, &PlaceHold { expires_at: clock::mono(), ..small(2) }));
+    journal.append(&hold(2, 100)).expect("written");
+    assert!(board.has_lapsed(clock::mono()));
+    actor.send(LoanLapsed).await.expect("runs");
+    assert_eq!(journal.with_book(|book| book.open_holds().count()), 0);
+    assert_eq!(look(&actor).await.held, money(100), "the first is still open");
+}
+
+#[actix_web::test]
+async fn the_tenants_own_limits_are_one_count_whoever_takes_of_them() {
+    let (actor, _journal, board) = start_with_board(1_000_000);
+    board.limit(None, Some(3));
+    assert_eq!(actor.send(small(1)).await.expect("runs"), Ok(money(100)));
+    assert!(hold_lent(&board, &small(2)) && hold_lent(&board, &small(3)));
+    let before = board.account().expect("published");
+    assert!(!hold_lent(&board, &small(4)), "a fourth in a minute");
+    assert!(matches!(actor.send(small(4)).await.expect("runs"), Err(HoldRefusal::RateLimited(_))));
+    assert_eq!(board.account(), Some(before), "a refusal leaves everything as it was");
+    assert!(board.release(HoldId(2), clock::mono()), "its call failed");
+    assert!(hold_lent(&board, &small(5)), "so another may go");
+    actor.send(resolved(1, None)).await.expect("runs");
+    assert_eq!(actor.send(small(6)).await.expect("runs"), Ok(money(100)));
+    assert!(!hold_lent(&board, &small(7)));
+}
+
 /// What the clock of [`a_budget_is_refilled_at_the_edge_of_its_period_once`] shows, milliseconds.
 static TIME_OF_DAY: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
 
@@ -143,7 +251,7 @@ async fn a_budget_is_refilled_at_the_edge_of_its_period_once() {
         let account = Account::restore(terms, standing);
         let (board, kept, telemetry) = (Arc::clone(&board), Arc::clone(&journal), Arc::clone(&telemetry));
         Supervisor::start(move |_| {
-            LedgerActor::new(TENANT.into(), account, None, board, kept, telemetry).with_wall(time_of_day)
+            LedgerActor::new(TENANT.into(), account, board, kept, telemetry).with_wall(time_of_day)
         })
     };
     let midnight = at(crate::pure::utc::DAY_MS);

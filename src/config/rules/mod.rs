@@ -35,7 +35,7 @@ pub(crate) fn build(tree: &Table, environment: &Environment, version: String, re
     let retry = sections::retry(&section(tree, "retry"), report);
     let slo = sections::slo(&section(tree, "slo"), report);
 
-    let models = models::build(&entries(tree, "models"), &money, report);
+    let models = models::build(&entries(tree, "models"), &money, &slo, report);
     let upstreams = upstreams::build(&entries(tree, "upstreams"), &models, &money, &breaker, environment, report);
     let collections = tenants::collections(&entries(tree, "collections"), &models, report);
     let tenant_fields = entries(tree, "tenants");

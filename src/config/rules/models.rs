@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::sections::MoneyRules;
+use super::sections::{self, MoneyRules};
 use crate::config::catalogue;
 use crate::config::fields::Fields;
-use crate::config::plan::{Case, Matryoshka, Model, ModelKind, Prices, Tokenizer};
+use crate::config::plan::{Case, Matryoshka, Model, ModelKind, Prices, Slo, Tokenizer};
 use crate::config::problem::{Report, nearest};
+use crate::config::schema::MODEL_SLO;
 use crate::config::tree::{Node, Value};
 use crate::ids::{ModelName, SpaceId};
 use crate::pure::utc;
@@ -31,7 +32,12 @@ pub(super) fn unknown_model_hint(models: &[ModelEntry], name: &str) -> String {
     }
 }
 
-pub(super) fn build<'a>(entries: &[Fields<'a>], money: &MoneyRules, report: &mut Report) -> Vec<ModelEntry<'a>> {
+pub(super) fn build<'a>(
+    entries: &[Fields<'a>],
+    money: &MoneyRules,
+    slo: &Slo,
+    report: &mut Report,
+) -> Vec<ModelEntry<'a>> {
     let mut models: Vec<ModelEntry> = Vec::new();
     for fields in entries {
         let Some(name) = fields.opt_text("name") else { continue };
@@ -39,7 +45,7 @@ pub(super) fn build<'a>(entries: &[Fields<'a>], money: &MoneyRules, report: &mut
             fields.problem(report, "name", format!("the model \"{name}\" is there twice"), "remove one, or rename it");
             continue;
         }
-        let model = Arc::new(model(name, fields, money, report));
+        let model = Arc::new(model(name, fields, (money, slo), report));
         models.push(ModelEntry { model, fields: fields.clone() });
     }
     for entry in &models {
@@ -49,7 +55,7 @@ pub(super) fn build<'a>(entries: &[Fields<'a>], money: &MoneyRules, report: &mut
     models
 }
 
-fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -> Model {
+fn model(name: &str, fields: &Fields, (money, slo): (&MoneyRules, &Slo), report: &mut Report) -> Model {
     let kind = match fields.text("kind") {
         "rerank" => ModelKind::Rerank,
         "chat" => ModelKind::Chat,
@@ -104,6 +110,10 @@ fn model(name: &str, fields: &Fields, money: &MoneyRules, report: &mut Report) -
         pairwise: fields.flag("pairwise"),
         fallbacks: fields.texts("fallbacks").iter().map(|(name, _)| ModelName::from(*name)).collect(),
         retires,
+        slo: match fields.table("slo", MODEL_SLO) {
+            Some(own) => sections::slo_with(slo, &own, kind, report),
+            None => slo.clone(),
+        },
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::config::environment::Environment;
 use crate::config::fields::Fields;
 use crate::config::plan::{
-    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, Normalization, Quota, RedisTls, Retry, Server,
-    Slo, Store,
+    Breaker, Cache, CacheBackend, CacheScope, Durability, LedgerStore, ModelKind, Normalization, Quota, RedisTls,
+    Retry, Server, Slo, Store,
 };
 use crate::config::problem::Report;
 use crate::config::tree::Table;
@@ -315,8 +315,15 @@ pub(super) fn retry(fields: &Fields, report: &mut Report) -> Retry {
     }
 }
 
+/// The two lines of each objective, and the kind of model that they are about.
+const LINES: [(&str, &str, ModelKind); 3] = [
+    ("interactive_p95_ms", "interactive_p99_ms", ModelKind::Embedding),
+    ("rerank_p95_ms", "rerank_p99_ms", ModelKind::Rerank),
+    ("chat_p95_ms", "chat_p99_ms", ModelKind::Chat),
+];
+
 pub(super) fn slo(fields: &Fields, report: &mut Report) -> Slo {
-    for (p95, p99) in [("interactive_p95_ms", "interactive_p99_ms"), ("rerank_p95_ms", "rerank_p99_ms")] {
+    for (p95, p99, _) in LINES {
         if fields.number(p99) < fields.number(p95) {
             let right = format!("expected at least slo.{p95}");
             fields.problem(report, p99, format!("less than slo.{p95}"), right);
@@ -331,4 +338,36 @@ pub(super) fn slo(fields: &Fields, report: &mut Report) -> Slo {
         chat_p95: fields.millis("chat_p95_ms"),
         chat_p99: fields.millis("chat_p99_ms"),
     }
+}
+
+/// `general` with what the table of a model of that kind says instead.
+pub(super) fn slo_with(general: &Slo, own: &Fields, kind: ModelKind, report: &mut Report) -> Slo {
+    let millis = |key, otherwise| if own.has(key) { own.millis(key) } else { otherwise };
+    let slo = Slo {
+        window: general.window,
+        interactive_p95: millis("interactive_p95_ms", general.interactive_p95),
+        interactive_p99: millis("interactive_p99_ms", general.interactive_p99),
+        rerank_p95: millis("rerank_p95_ms", general.rerank_p95),
+        rerank_p99: millis("rerank_p99_ms", general.rerank_p99),
+        chat_p95: millis("chat_p95_ms", general.chat_p95),
+        chat_p99: millis("chat_p99_ms", general.chat_p99),
+    };
+    let pairs =
+        [(slo.interactive_p95, slo.interactive_p99), (slo.rerank_p95, slo.rerank_p99), (slo.chat_p95, slo.chat_p99)];
+    for ((p95, p99, about), (first, second)) in LINES.into_iter().zip(pairs) {
+        if about != kind {
+            let (this, right) = LINES.iter().find(|(.., of)| *of == kind).map_or(("", ""), |(p95, p99, _)| (p95, p99));
+            for key in [p95, p99].into_iter().filter(|key| own.has(key)) {
+                let what = format!("of no use to a model of kind \"{}\"", kind.as_str());
+                own.problem(report, key, what, format!("its objectives are {this} and {right}"));
+            }
+        } else if second < first && (own.has(p95) || own.has(p99)) {
+            let (wrong, other, other_ms) = if own.has(p99) { (p99, p95, first) } else { (p95, p99, second) };
+            let relation = if wrong == p99 { "less" } else { "more" };
+            let of = if own.has(other) { "its own" } else { "[slo]'s" };
+            let what = format!("{relation} than {of} {other}, {} ms", other_ms.as_secs_f64() * 1_000.0);
+            own.problem(report, wrong, what, format!("expected {p95} to be at most {p99}"));
+        }
+    }
+    slo
 }

@@ -38,6 +38,7 @@ fn same(a: &Value, b: &Value) -> bool {
 const TELLING_EXAMPLES: &[&str] = &[
     "models.tokenizer",
     "models.case",
+    "models.slo",
     "upstreams.region",
     "upstreams.breaker",
     "upstreams.serves",

@@ -231,6 +231,45 @@ fn shares_and_pairs_of_keys_agree() {
 }
 
 #[test]
+fn a_models_own_lines_are_of_its_kind_and_in_order() {
+    let model = |name: &str, rest: &str| format!("[[models]]\nname = \"{name}\"\n{rest}\n");
+    let text = valid_and("")
+        + &model("a", "slo = { interactive_p95_ms = 200 }")
+        + &model("b", "slo = { interactive_p95_ms = 200, interactive_p99_ms = 150 }")
+        + &model("c", "kind = \"rerank\"\nslo = { interactive_p95_ms = 20 }")
+        + &model("d", "slo = { interactive_p95 = 20 }")
+        + &model("e", "slo = { interactive_p99_ms = 0 }");
+    check(
+        &text,
+        &[
+            "t.toml:15: models[1].slo.interactive_p95_ms (a): more than [slo]'s interactive_p99_ms, 120 ms; expected \
+             interactive_p95_ms to be at most interactive_p99_ms",
+            "t.toml:18: models[2].slo.interactive_p99_ms (b): less than its own interactive_p95_ms, 200 ms; expected \
+             interactive_p95_ms to be at most interactive_p99_ms",
+            "t.toml:22: models[3].slo.interactive_p95_ms (c): of no use to a model of kind \"rerank\"; its objectives are \
+             rerank_p95_ms and rerank_p99_ms",
+            "t.toml:25: models[4].slo.interactive_p95 (d): no such key; did you mean `interactive_p95_ms`?",
+            "t.toml:28: models[5].slo.interactive_p99_ms (e): 0 is out of range; expected a number from 1 to 600000",
+        ],
+    );
+}
+
+#[test]
+fn a_models_own_lines_win_and_the_others_are_the_classes() {
+    let text =
+        valid_and("[slo]\ninteractive_p99_ms = 300\n[[models]]\nname = \"a\"\nslo = { interactive_p95_ms = 200 }\n");
+    let plan = plan(&text, &[("VECTORGATE_MODELS__0__SLO__INTERACTIVE_P99_MS", "250")]);
+    let lines = |at: usize| {
+        let slo = &plan.models[at].slo;
+        (slo.interactive_p95.as_millis(), slo.interactive_p99.as_millis())
+    };
+    assert_eq!((lines(0), lines(1)), ((70, 250), (200, 300)));
+    let described = plan.describe(crate::pure::time::Wall(0));
+    assert!(described.contains("objectives of their own"), "{described}");
+    assert!(described.contains("200 ms"), "{described}");
+}
+
+#[test]
 fn a_budget_needs_prices_of_both_models_of_a_collection() {
     let text = valid_and(
         "budget = \"1\"\nmodels = [\"c\"]\n[[models]]\nname = \"n\"\n[[collections]]\nname = \"c\"\nfrom = \"m\"\nto = \"n\"\n",

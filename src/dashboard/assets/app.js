@@ -5,13 +5,14 @@ import { Charts, HistoryStore } from "./charts.js";
 import { CLASS_NAMES, el, line, say, uptime } from "./format.js";
 import { judge, showClasses, showObjectives, showTiles, showVerdict } from "./summary.js";
 import { LiveTable } from "./table.js";
+import { MODELS, modelRows } from "./models.js";
 import { COLLECTIONS, TENANTS, UPSTREAMS, collectionRows, showTimeline, tenantRows, upstreamRows } from "./views.js";
 
 const byId = (id) => document.getElementById(id);
 const HISTORY_EVERY_MS = 10000;
 const STALE_AFTER_MS = 5000;
 
-const state = { snapshot: null, tenants: [], class: "interactive-search", range: 3600, least: "info", heard: 0 };
+const state = { snapshot: null, tenants: [], models: [], class: "interactive-search", range: 3600, least: "info", heard: 0 };
 const history = new HistoryStore();
 let page = null;
 let feed = null;
@@ -27,6 +28,7 @@ function buildPage() {
   page = {
     context,
     charts: new Charts(byId("latency-chart"), byId("traffic-chart"), byId("chart-reading")),
+    models: new LiveTable(byId("models"), MODELS),
     upstreams: new LiveTable(byId("upstreams"), { ...UPSTREAMS, actions: (row) => upstreamActions(row, () => state.snapshot.upstreams) }),
     tenants: new LiveTable(byId("tenants"), { ...TENANTS, actions: () => tenantActions(context) }),
     collections: new LiveTable(byId("collections"), { ...COLLECTIONS, actions: () => collectionActions() }),
@@ -68,7 +70,7 @@ function show(snapshot) {
   live("live", "Live");
   say(byId("about"), `${snapshot.version} · configuration ${snapshot.config_version} · up ${uptime(snapshot.uptime_s)}`);
   const context = page.context();
-  const verdict = judge(snapshot, state.tenants, history.of("interactive-search"));
+  const verdict = judge(snapshot, state, history.of("interactive-search"));
   showVerdict(verdict);
   document.title = verdict.state === "good" ? "Vectorgate" : `${verdict.title} · Vectorgate`;
   showTiles(snapshot);
@@ -94,6 +96,11 @@ function listen() {
   feed?.close();
   feed = new EventSource("dashboard/events");
   feed.addEventListener("snapshot", (event) => show(JSON.parse(event.data)));
+  feed.addEventListener("models", (event) => {
+    state.models = modelRows(JSON.parse(event.data), state.snapshot.slo.objectives);
+    page.models.update(state.models, page.context());
+    byId("models").hidden = state.models.length === 0;
+  });
   feed.addEventListener("tenants", (event) => {
     state.tenants = JSON.parse(event.data);
     page.tenants.update(tenantRows(state.tenants), page.context());

@@ -23,6 +23,7 @@ impl Feed for Fixed {
             currency: "EUR".to_owned(),
             slo: SloView { window_s: 300, p95_line_ms: 70.0, p99_line_ms: 120.0, objectives: Vec::new() },
             classes: Vec::new(),
+            models: Vec::new(),
             totals: TotalsView::default(),
             buffered_bytes: 0,
             upstreams: Vec::new(),
@@ -192,9 +193,10 @@ async fn the_feed_speaks_server_sent_events_and_ends_when_closed() {
     let first = poll_fn(|context| body.as_mut().poll_next(context)).await.expect("a chunk");
     let text = String::from_utf8(first.unwrap_or_default().to_vec()).expect("text");
     let events: Vec<&str> = text.split_terminator("\n\n").collect();
-    assert_eq!(events.len(), 2, "{text}");
+    assert_eq!(events.len(), 3, "{text}");
     assert!(events[0].starts_with("event: snapshot\ndata: {"));
-    let tenants = events[1].strip_prefix("event: tenants\ndata: ").expect("tenants");
+    assert_eq!(events[1], "event: models\ndata: []");
+    let tenants = events[2].strip_prefix("event: tenants\ndata: ").expect("tenants");
     assert_eq!(serde_json::from_str::<Value>(tenants).expect("JSON")[0]["id"], "acme");
     shared.close();
     assert!(poll_fn(|context| body.as_mut().poll_next(context)).await.is_none());

@@ -265,7 +265,8 @@ pub(super) fn dtype(word: &str) -> Option<Dtype> {
     }
 }
 
-/// The raw JSON string under `text` of an object that has nothing else.
+/// The raw JSON string under `text` of an object that has nothing else; `None` also for what is no text, such as half of a
+/// surrogate pair.
 pub(super) fn text_of_object(object: &Bytes) -> Option<Bytes> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -275,5 +276,5 @@ pub(super) fn text_of_object(object: &Bytes) -> Option<Bytes> {
     }
     let only: OnlyText<'_> = serde_json::from_slice(object).ok()?;
     let raw = only.text.get().as_bytes();
-    (raw.first() == Some(&b'"')).then(|| object.slice_ref(raw))
+    text(raw).map(|_| object.slice_ref(raw))
 }

@@ -227,6 +227,7 @@ fn jina() {
     );
     refused(d, r#"{"model":"m","input":[{"image":"x"}]}"#, Code::InvalidInput, "input");
     refused(d, r#"{"model":"m","input":[{"text":""}]}"#, Code::InvalidInput, "input");
+    refused(d, r#"{"model":"m","input":[{"text":"\ud800"}]}"#, Code::InvalidInput, "input");
     refused(
         d,
         r#"{"model":"m","input":"a","embedding_type":["float","binary"]}"#,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::scrub;
+use super::scrub::cut_between_words;
 use crate::config::plan::Provider;
 use crate::dialects::{Fault, ProviderError};
 
@@ -86,7 +87,7 @@ pub fn names_fewer_items(error: &ProviderError, items: usize) -> bool {
 fn clean(text: &str) -> String {
     // Cut roughly first: scrubbing a megabyte for the sake of 500 characters helps nobody. A key that straddles the
     // final cut is already gone by then.
-    let rough: String = text.chars().take(MAX_MESSAGE * 4).collect();
+    let rough = cut_between_words(text, MAX_MESSAGE * 4);
     let line = rough.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let scrubbed = scrub(&line.collect::<Vec<_>>().join(" "));
     match scrubbed.char_indices().nth(MAX_MESSAGE) {

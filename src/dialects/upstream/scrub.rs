@@ -24,6 +24,18 @@ const PREFIXES: [(&str, bool); 11] = [
 const NO_KEYS: [&str; 12] =
     ["token", "tokens", "auth", "authentication", "authorization", "key", "scheme", "header", "is", "in", "not", "or"];
 
+/// The beginning of a longer text, at most `characters` long, cut where no word is: what is left of a cut key may look like
+/// none.
+pub(super) fn cut_between_words(text: &str, characters: usize) -> &str {
+    match text.char_indices().nth(characters) {
+        None => text,
+        Some((end, _)) => {
+            let (begin, rest) = text.split_at(end);
+            if rest.starts_with(in_word) { begin.trim_end_matches(in_word) } else { begin }
+        }
+    }
+}
+
 /// `text` without anything that looks like a key: known prefixes, what follows `Bearer`, and long words of letters
 /// and digits mixed.
 pub fn scrub(text: &str) -> String {
@@ -52,9 +64,10 @@ fn in_word(c: char) -> bool {
 }
 
 fn looks_like_a_key(word: &str) -> bool {
-    let lower = word.get(..5.min(word.len())).unwrap_or_default().to_ascii_lowercase();
     for (prefix, enough) in PREFIXES {
-        if lower.starts_with(prefix) && word.len() >= prefix.len() + 3 {
+        // In bytes: behind a short prefix there may be a mask that is no ASCII.
+        let begins = word.as_bytes().get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()));
+        if begins && word.len() >= prefix.len() + 3 {
             let marked = word.bytes().any(|byte| byte.is_ascii_digit() || byte == b'*') || word.len() >= 24;
             if enough || marked {
                 return true;
@@ -89,6 +102,7 @@ mod tests {
         check("?key=AIzaSyA1234567890abcdefghijklmn&x=1", "?key=[redacted]&x=1");
         check("0123456789abcdef0123456789abcdef", "[redacted]");
         check("vg-live_secret", "[redacted]");
+        check("sk-…wxyz and VG_*…z", "[redacted] and [redacted]");
         check("model text-embedding-3-small not found", "model text-embedding-3-small not found");
         check(
             "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",

@@ -92,7 +92,7 @@ pub(super) async fn open(
     gone: &CancellationToken,
     tally: &mut Tally,
 ) -> Result<(Arc<ModelRuntime>, Answer), ApiError> {
-    let asker = Asker { worker, context: &call.context, class: call.class, gone, borrows: false };
+    let asker = Asker { worker, context: &call.context, class: call.class, gone };
     let opening = Opening { worker, call, gone, asker };
     let mut held = Held::default();
     let mut first: Option<ApiError> = None;

@@ -52,6 +52,7 @@ fn ask(n: u64, class: TrafficClass, tokens: u64) -> Ask {
         may_queue: true,
         begun: false,
         deadline: Mono(u64::MAX),
+        waits_until: Mono(u64::MAX),
         roll: 0.5,
     }
 }
@@ -253,6 +254,15 @@ fn interactive_waits_a_moment_and_then_hears_when_to_come_back() {
     assert_eq!(state.ask(late, at(250)), Decision::Refuse(Refusal { why: Why::Late, retry_at: None }));
     let impatient = Ask { may_queue: false, ..ask(4, SEARCH, 1) };
     assert_eq!(state.ask(impatient, at(250)), Decision::Refuse(Refusal { why: Why::Concurrency, retry_at: None }));
+}
+
+#[test]
+fn who_was_held_up_on_the_way_goes_if_there_is_room_and_waits_no_longer_if_there_is_none() {
+    let mut state = UpstreamState::new(Policy { rpm: None, tpm: None, max_concurrency: 1, ..policy() });
+    let held_up = |n| Ask { waits_until: at(250), ..ask(n, SEARCH, 1) };
+    assert!(matches!(state.ask(held_up(1), at(900)), Decision::Grant(_)), "it stood still, not the upstream");
+    assert_eq!(state.ask(held_up(2), at(900)), Decision::Queued);
+    assert_eq!(refused_in(&state.poll(at(900))), vec![(2, Why::QueueTimeout)]);
 }
 
 #[test]

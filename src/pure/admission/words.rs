@@ -33,6 +33,9 @@ pub struct Ask {
     pub begun: bool,
     /// When its answer is of no use any more.
     pub deadline: Mono,
+    /// The latest moment to which it waits in a queue. Whoever can go at once goes, however late it is: that the gateway
+    /// itself stood still for a moment is no want of capacity.
+    pub waits_until: Mono,
     /// A fresh random number in 0..1, for probes.
     pub roll: f64,
 }

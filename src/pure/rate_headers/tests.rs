@@ -55,6 +55,17 @@ fn openai_and_its_look_alikes() {
 }
 
 #[test]
+fn a_head_full_of_limits_is_not_kept_whole() {
+    let many: String = (0..10_000).map(|number| format!("\"p{number}\";r={number};t=1;q=5;w=60,")).collect();
+    let mut found = Found::default();
+    found.take("ratelimit", &many);
+    found.take("ratelimit-policy", &many);
+    assert_eq!((found.buckets.len(), found.minute_policies.len()), (MOST_LIMITS, MOST_LIMITS));
+    let read = found.fold(NOW);
+    assert_eq!((read.remaining_requests, read.limit_requests, read.reset_requests), (Some(0), Some(5), ms(1_000)));
+}
+
+#[test]
 fn the_scarcest_of_several_limits_counts() {
     check(
         &[

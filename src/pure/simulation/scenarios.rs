@@ -159,6 +159,7 @@ impl World {
             may_queue: true,
             begun: false,
             deadline: now.plus(Duration::from_secs(300)),
+            waits_until: Mono(u64::MAX),
             roll: self.rolls.unit(),
         };
         match self.state.ask(ask, now) {
@@ -282,6 +283,7 @@ fn while_half_open_one_query_in_a_hundred_probes() {
             may_queue: false,
             begun: false,
             deadline: Mono(u64::MAX),
+            waits_until: Mono(u64::MAX),
             roll: rolls.unit(),
         };
         if let Decision::Grant(grant) = state.ask(ask, now) {

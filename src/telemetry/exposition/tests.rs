@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::telemetry::labels::{CacheResult, CallStatus, Outcome, TraceId};
+use crate::telemetry::models::tests::level;
 use crate::telemetry::names;
 
 use super::*;
@@ -16,8 +17,9 @@ pub mod support {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::config::plan::{ModelKind, Slo};
+    use crate::config::plan::{ModelKind, Retirement, Slo};
     use crate::ids::{ModelName, TenantId, UpstreamId};
+    use crate::pure::time::Wall;
     use crate::telemetry::labels::LabelPlan;
     use crate::telemetry::metrics::Metrics;
     use crate::telemetry::otlp::LostSpans;
@@ -41,6 +43,7 @@ pub mod support {
             upstreams: vec![UpstreamId::from("u1"), UpstreamId::from("u2")],
             tenants: vec![TenantId::from("acme"), TenantId::from("zeta")],
             collections: vec![("handbook".to_owned(), [ModelName::from("e5"), ModelName::from("e6")])],
+            retirements: vec![Retirement { model: ModelName::from("e5"), upstream: None, on: Wall(1_811_289_600_000) }],
             currency: "EUR".to_owned(),
         }
     }
@@ -262,6 +265,7 @@ fn busy() -> std::sync::Arc<Metrics> {
     metrics.query_answered(&acme);
     metrics.upstream_call(&upstream, CallStatus::Http(503), Duration::from_secs(1), Some(TraceId(7)));
     metrics.upstream_call(&upstream, CallStatus::Http(200), Duration::from_millis(3), None);
+    metrics.model_levels(&[level("e5")]);
     metrics.tenant_budget_remaining(&acme, Some("142.85".parse().expect("money")));
     metrics
 }

@@ -31,6 +31,16 @@ fn says(fault: Fault, message: &str) -> Expected<'_> {
 }
 
 #[test]
+fn a_key_that_a_long_text_is_cut_in_is_gone_whole() {
+    let key = format!("{}0123456789abcdef", "f".repeat(24));
+    for before in MAX_MESSAGE * 4 - 40..MAX_MESSAGE * 4 {
+        let text = format!("wrong key:{}{key} {}", " ".repeat(before - 10), "x".repeat(4096));
+        let error = decode_error(Provider::OpenAi, 401, &|_| None, text.as_bytes());
+        assert!(matches!(error.message.as_str(), "wrong key:" | "wrong key: [redacted]"), "{}", error.message);
+    }
+}
+
+#[test]
 fn openai_error_objects() {
     let error = check(
         Provider::OpenAi,

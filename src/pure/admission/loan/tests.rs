@@ -53,6 +53,7 @@ fn ask(n: u64, class: TrafficClass) -> Ask {
         may_queue: true,
         begun: false,
         deadline: Mono(u64::MAX),
+        waits_until: Mono(u64::MAX),
         roll: 0.5,
     }
 }

@@ -1,0 +1,7 @@
+//! See `tests/fuzz/targets.rs`.
+#![no_main]
+
+#[path = "../../tests/fuzz/targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::ledger_lines(data));
