@@ -129,7 +129,8 @@ impl MadeUp {
             let point = self.point(step * 10, TrafficClass::InteractiveSearch);
             let slow = if self.trouble(step * 10) > 0.5 { 0.4 } else { 0.004 };
             let bad = (point.count as f64 * slow) as u64;
-            budget.record(point.at, point.count - bad, bad);
+            let count = |requests: u64| u32::try_from(requests).unwrap_or(u32::MAX);
+            budget.record(point.at, count(point.count - bad), count(bad));
         }
         budget
     }
@@ -291,7 +292,8 @@ impl Feed for MadeUp {
             chat_p99: Duration::from_secs(30),
         };
         let wall = clock::wall();
-        let levels: Vec<_> = Objective::ALL.iter().map(|name| TargetLevel::of(&self.budget(*name), now())).collect();
+        let levels: Vec<_> =
+            Objective::ALL.iter().map(|name| TargetLevel::of(&mut self.budget(*name), now(), 1)).collect();
         DashboardSnapshot {
             at_ms: wall.0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -301,6 +303,7 @@ impl Feed for MadeUp {
             currency: "EUR".to_owned(),
             slo: SloView::new(&slo, &levels),
             classes: TrafficClass::ALL.map(|class| self.class(class)).to_vec(),
+            models: Vec::new(),
             totals: TotalsView { cache_hit_ratio: 0.41, cost_per_query: 0.0000213 },
             buffered_bytes: 1_200_000,
             upstreams: (0..100).map(|at| self.upstream(at, wall)).collect(),

@@ -46,6 +46,38 @@ mod tests {
         check(Tokenizer::Unknown, "hello", None);
     }
 
+    const ENGLISH: &str = "To configure mutual TLS, place the certificate of the authority in the folder that the service \
+        reads at its start, and name it in the settings file. Clients present a certificate of their own; a request \
+        without one is refused before anything else is looked at. Certificates are renewed every ninety days, and the \
+        service takes a new one into use without being started again. If a client reports that its connection was \
+        reset, look first at the clock of its machine: a certificate that begins to be valid tomorrow is not valid today.";
+
+    const DUTCH: &str = "Om wederzijdse TLS in te stellen, plaatst u het certificaat van de uitgever in de map die de dienst \
+        bij het opstarten leest, en noemt u het in het instellingenbestand. Gebruikers tonen een eigen certificaat; een \
+        aanvraag zonder certificaat wordt geweigerd voordat er naar iets anders wordt gekeken. Certificaten worden elke \
+        negentig dagen vernieuwd, en de dienst neemt een nieuw certificaat in gebruik zonder opnieuw te worden gestart. \
+        Meldt een gebruiker dat de verbinding is verbroken, kijk dan eerst naar de klok van de machine.";
+
+    const CHINESE: &str = "要配置双向认证，请把签发机构的证书放在服务启动时读取的文件夹中，并在设置文件里写明它的名称。客户端出示自己的证书；\
+        没有证书的请求会在查看其他内容之前被拒绝。证书每九十天更新一次，服务无需重新启动即可使用新的证书。\
+        如果客户端报告连接被重置，请先检查那台机器的时钟：明天才开始有效的证书今天是无效的。";
+
+    /// The class sum is off by what its four weights cannot know, whole words of English above all: a hold is the estimate
+    /// and half as much again for that, and [`Correction`](crate::pure::token_estimate::Correction) learns the rest.
+    #[test]
+    fn the_estimate_is_near_the_exact_count_in_several_languages() {
+        let code = include_str!("tokens.rs").split("#[cfg(test)]").next().unwrap_or_default();
+        for (name, text, most) in
+            [("English", ENGLISH, 35), ("Dutch", DUTCH, 20), ("Chinese", CHINESE, 20), ("code", code, 20)]
+        {
+            let likely = Estimate::of(ClassCounts::of(text), Tokenizer::Cl100k).likely as f64;
+            let exact = count_exact(Tokenizer::Cl100k, text).expect("known tokenizer") as f64;
+            let off = (likely / exact - 1.0) * 100.0;
+            println!("{name}: {likely} for {exact}, {off:+.1} %");
+            assert!(off.abs() <= f64::from(most), "{name}: {likely} for {exact}, {off:+.1} %");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]

@@ -81,24 +81,20 @@ impl SparseWindow {
             held.finished.push_back(Step { at: finished_at, seen: seen.collect() });
             held.current.reset();
         }
-        let mut gone = 0;
-        let is_gone = |oldest: &Step| oldest.at + self.steps < at;
-        while held.finished.front().is_some_and(is_gone)
-            && let Some(step) = held.finished.pop_front()
-        {
+        let left = held.finished.partition_point(|step| step.at + self.steps < at);
+        for step in held.finished.drain(..left) {
             for (value, count) in step.seen {
                 held.current.saturating_record_n(value, count);
             }
-            gone += 1;
         }
         if held.finished.is_empty() {
             self.held = None;
-        } else if gone > 0 {
+        } else if left > 0 {
             // Cannot fail: what leaves has been counted in a histogram of the same layout.
             let _ = held.all.subtract(&held.current);
             held.current.reset();
         }
-        gone > 0
+        left > 0
     }
 }
 

@@ -31,6 +31,9 @@ struct Run {
     upstreams: usize,
     /// Medians of the provider's time, by turns, ms.
     medians: [f64; 2],
+    /// By how large a share of the requests the two records may differ about what the window still holds: answers overtake
+    /// each other on their way to a busy client.
+    overtaken: f64,
     /// By how much clients may have waited longer than the gateway knows, per cent: for a processor, on a busy machine.
     waiting: f64,
 }
@@ -159,7 +162,8 @@ async fn check(run: &Run) {
         let of_page = |view: &Value, key: &str| view[key].as_f64().expect("a percentile") / 1_000.0;
         for (at, (q, key)) in [(0.5, "p50_ms"), (0.95, "p95_ms"), (0.99, "p99_ms")].into_iter().enumerate() {
             let page = [class(&view, "interactive-search"), &view["models"][0]].map(|view| of_page(view, key));
-            let (outside, inside) = (exact(&outside, q), exact(&inside, q));
+            let range = |record: &[Duration]| [q - run.overtaken, q, q + run.overtaken].map(|q| exact(record, q));
+            let ([least, inside, most], [soonest, outside, latest]) = (range(&inside), range(&outside));
             for shown in [of_class[at], of_model[at], page[0], page[1]] {
                 let off = [inside, outside].map(|right| (shown / right - 1.0) * 100.0);
                 let count = seen.len();
@@ -168,9 +172,10 @@ async fn check(run: &Run) {
                      {:+.2} % of the generator's",
                     off[0], off[1]
                 );
-                assert!(off[0].abs() <= 1.0, "p{q} of {held} requests: {shown} s where {inside} s is exact");
-                assert!(off[1] <= 1.0, "p{q} of {held} requests: {shown} s where a client waited {outside} s");
-                assert!(off[1] >= -run.waiting, "p{q} of {held} requests: {shown} s where a client waited {outside} s");
+                let right = (least * 0.99)..=(most * 1.01);
+                assert!(right.contains(&shown), "p{q} of {held} requests: {shown} s where {inside} s is exact");
+                let right = (soonest * (1.0 - run.waiting / 100.0))..=(latest * 1.01);
+                assert!(right.contains(&shown), "p{q} of {held} requests: {shown} s where clients waited {outside} s");
             }
         }
     }
@@ -181,7 +186,17 @@ async fn check(run: &Run) {
 async fn percentiles_are_those_of_the_generators_record_while_the_window_rotates() {
     let medians = [300.0, 700.0];
     let window = Duration::from_secs(5);
-    check(&Run { window, chunks: 3, per_chunk: 400, per_s: 120.0, upstreams: 3, medians, waiting: 90.0 }).await;
+    check(&Run {
+        window,
+        chunks: 3,
+        per_chunk: 400,
+        per_s: 120.0,
+        upstreams: 3,
+        medians,
+        overtaken: 0.05,
+        waiting: 90.0,
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,5 +204,15 @@ async fn percentiles_are_those_of_the_generators_record_while_the_window_rotates
 async fn percentiles_are_those_of_a_hundred_thousand_requests_within_one_percent() {
     let medians = [600.0, 1_000.0];
     let window = Duration::from_secs(60);
-    check(&Run { window, chunks: 10, per_chunk: 10_000, per_s: 400.0, upstreams: 12, medians, waiting: 1.0 }).await;
+    check(&Run {
+        window,
+        chunks: 10,
+        per_chunk: 10_000,
+        per_s: 400.0,
+        upstreams: 12,
+        medians,
+        overtaken: 0.0,
+        waiting: 1.0,
+    })
+    .await;
 }
