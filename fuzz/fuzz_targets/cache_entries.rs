@@ -2,6 +2,7 @@
 #![no_main]
 
 #[path = "../../tests/fuzz/targets.rs"]
+#[expect(dead_code, reason = "each program runs one of them")]
 mod targets;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::cache_entries(data));
