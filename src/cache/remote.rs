@@ -12,6 +12,7 @@ use bytes::{Buf as _, Bytes};
 use deadpool_redis::redis::{Pipeline, RedisResult, cmd, pipe};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 
 use super::{CacheFilter, Cached, EntryTag, Value};
 use crate::ids::{ModelName, TenantId};
@@ -187,12 +188,17 @@ impl RemoteCache {
     /// What waits is lost.
     pub async fn keep(&self, cleared: impl Fn(&CacheFilter) -> usize) {
         let mut clears = Clears::default();
+        // A clock of its own: writing that never pauses must not keep a replica from hearing of clears.
+        let mut look = tokio::time::interval(CLEARS_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = self.wake.notified() => tokio::time::sleep(GATHER).await,
-                () = tokio::time::sleep(CLEARS_EVERY) => clears.read(&self.link, &cleared).await,
+                () = self.wake.notified() => {
+                    tokio::time::sleep(GATHER).await;
+                    self.write().await;
+                }
+                _ = look.tick() => clears.read(&self.link, &cleared).await,
             }
-            self.write().await;
         }
     }
 
@@ -220,10 +226,16 @@ impl RemoteCache {
     }
 }
 
-/// How far the clears of other replicas were read.
-#[derive(Default)]
+/// How far the clears of other replicas were read: at first, not at all. Those from before this replica's start cost it
+/// the few entries that it has by then; to note only where they end would miss one that comes before the first look.
 struct Clears {
-    last: Option<String>,
+    last: String,
+}
+
+impl Default for Clears {
+    fn default() -> Clears {
+        Clears { last: "0-0".to_owned() }
+    }
 }
 
 impl Clears {
@@ -232,17 +244,7 @@ impl Clears {
             return;
         }
         type Entries = Vec<(String, Vec<String>)>;
-        let Some(last) = &self.last else {
-            let newest = async |mut connection| -> RedisResult<Entries> {
-                let mut range = cmd("XREVRANGE");
-                range.arg(CLEARS_KEY).arg("+").arg("-").arg("COUNT").arg(1).query_async(&mut connection).await
-            };
-            if let Ok(entries) = link.step(Lane::Bulk, StoreName::RedisCache, newest).await {
-                self.last = Some(entries.into_iter().next().map_or_else(|| "0-0".to_owned(), |(id, _)| id));
-            }
-            return;
-        };
-        let from = format!("({last}");
+        let from = format!("({}", self.last);
         let newer = async |mut connection| -> RedisResult<Entries> {
             cmd("XRANGE").arg(CLEARS_KEY).arg(&from).arg("+").query_async(&mut connection).await
         };
@@ -255,7 +257,7 @@ impl Clears {
             let filter =
                 CacheFilter { tenant: field("tenant").map(TenantId::from), model: field("model").map(ModelName::from) };
             tracing::debug!(entries = cleared(&filter), "another replica's order cleared entries in memory");
-            self.last = Some(id);
+            self.last = id;
         }
     }
 }

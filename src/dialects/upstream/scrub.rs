@@ -20,9 +20,22 @@ const PREFIXES: [(&str, bool); 11] = [
     ("key-", false),
 ];
 
-/// Words that follow "bearer" in sentences about keys and are none.
-const NO_KEYS: [&str; 12] =
-    ["token", "tokens", "auth", "authentication", "authorization", "key", "scheme", "header", "is", "in", "not", "or"];
+/// Words that follow "bearer" in sentences about keys and are none, what stands for a key that is gone among them.
+const NO_KEYS: [&str; 13] = [
+    "redacted",
+    "token",
+    "tokens",
+    "auth",
+    "authentication",
+    "authorization",
+    "key",
+    "scheme",
+    "header",
+    "is",
+    "in",
+    "not",
+    "or",
+];
 
 /// The beginning of a longer text, at most `characters` long, cut where no word is: what is left of a cut key may look like
 /// none.
@@ -100,6 +113,7 @@ mod tests {
         check("a pa-system and al-Khwarizmi", "a pa-system and al-Khwarizmi");
         check("Authorization: Bearer abc", "Authorization: Bearer [redacted]");
         check("Bearer token is missing", "Bearer token is missing");
+        check("Bearer [redacted] is wrong", "Bearer [redacted] is wrong");
         check("?key=AIzaSyA1234567890abcdefghijklmn&x=1", "?key=[redacted]&x=1");
         check("0123456789abcdef0123456789abcdef", "[redacted]");
         check("vg-live_secret", "[redacted]");
