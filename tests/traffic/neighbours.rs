@@ -37,8 +37,9 @@ async fn bulk_client(gateway: &Gateway, key: &str, name: &str, sizes: &[usize], 
     served
 }
 
-/// Ten queries a second until the time is over: each answer and how long it took.
-async fn searching(gateway: &Gateway, until: Instant) -> Vec<(u16, Duration)> {
+/// Ten queries a second until the time is over: the status of each, and how many milliseconds it waited for its turn. A busy
+/// machine makes a query slow, but no queue long.
+async fn searching(gateway: &Gateway, until: Instant) -> Vec<(u16, f64)> {
     let mut tick = tokio::time::interval(Duration::from_millis(100));
     let (mut running, mut ended, mut sent) = (FuturesUnordered::new(), Vec::new(), 0);
     while Instant::now() < until {
@@ -46,8 +47,10 @@ async fn searching(gateway: &Gateway, until: Instant) -> Vec<(u16, Duration)> {
             _ = tick.tick() => {
                 let text = format!("who pays for query {sent}");
                 running.push(async move {
-                    let began = Instant::now();
-                    (query(gateway, &text).await.status, began.elapsed())
+                    let answer = query(gateway, &text).await;
+                    let queue = answer.header("server-timing").split("queue;dur=").nth(1);
+                    let queue_ms = queue.and_then(|rest| rest.split(',').next()).and_then(|ms| ms.parse().ok());
+                    (answer.status, queue_ms.unwrap_or(f64::MAX))
                 });
                 sent += 1;
             }
@@ -71,10 +74,10 @@ async fn a_bulk_job_beside_queries_hurts_nobody_and_uses_its_share() {
     let (queries, _) = tokio::join!(searching(&gateway, until), jobs);
     assert!(queries.len() > 250, "{}", queries.len());
     assert!(queries.iter().all(|(status, _)| *status == 200), "no query fails");
-    let mut times: Vec<Duration> = queries.iter().map(|(_, took)| *took).collect();
-    times.sort_unstable();
-    let p95 = times[times.len() * 95 / 100];
-    assert!(p95 < Duration::from_millis(100), "an 8 ms upstream: {p95:?}");
+    let mut waits: Vec<f64> = queries.iter().map(|(_, queue_ms)| *queue_ms).collect();
+    waits.sort_by(f64::total_cmp);
+    let p95 = waits[waits.len() * 95 / 100];
+    assert!(p95 < 20.0, "queries wait for no bulk: {p95} ms");
     let stats = provider.stats();
     assert_eq!(stats.by_status.get(&429), None, "not one refusal by the provider");
     let by_queries = queries.len() as u64 * 5;
