@@ -395,6 +395,14 @@ impl LedgerActor {
         Ok(outcome)
     }
 
+    /// Does what the clock alone asks for: a new period, holds past their time.
+    fn look_over(&mut self, now: Mono) {
+        self.board.book(&mut self.account);
+        self.roll();
+        self.expire(now);
+        self.finish(now);
+    }
+
     fn finish(&mut self, now: Mono) {
         self.serve_waiting(now);
         // Those who wait come before any other.
@@ -580,11 +588,8 @@ impl Handler<ExpireTick> for LedgerActor {
         self.tick = None;
         let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.board.book(&mut self.account);
-            self.roll();
-            self.expire(now);
             // What has just become free is for those who wait, before any of them is refused.
-            self.finish(now);
+            self.look_over(now);
             for waiting in self.line.impatient(now) {
                 waiting.answer(Err(HoldRefusal::Exhausted));
             }
@@ -601,12 +606,7 @@ impl Handler<LoanLapsed> for LedgerActor {
 
     fn handle(&mut self, _: LoanLapsed, context: &mut Self::Context) {
         let now = clock::mono();
-        let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || {
-            self.board.book(&mut self.account);
-            self.roll();
-            self.expire(now);
-            self.finish(now);
-        });
+        let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || self.look_over(now));
         self.arm(now, context);
     }
 }

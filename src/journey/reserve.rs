@@ -254,8 +254,8 @@ impl Asker<'_> {
         Ok(reserved)
     }
 
-    /// Takes tokens and a request out of the tenant's limits over all replicas, where they are shared. The actor's own count comes
-    /// after it and holds alone while the server is gone.
+    /// Takes tokens and a request out of the tenant's limits over all replicas, where they are shared. This process's own
+    /// count comes after it and holds alone while the server is gone.
     async fn take_shared_limits(&self, tokens: u64) -> Result<Option<Taken>, ApiError> {
         let Some(quota) = self.worker.gateway.redis.as_ref().and_then(|redis| redis.quota.as_ref()) else {
             return Ok(None);
@@ -263,7 +263,7 @@ impl Asker<'_> {
         let plan = &self.context.tenant.plan;
         let limits = quota::Limits { tpm: plan.tpm, rpm: plan.rpm };
         if plan.tpm.is_some_and(|tpm| tokens > tpm) {
-            // Never, and the actor says so.
+            // Never, and this process's own count says so.
             return Ok(None);
         }
         quota.take(&plan.id, limits, tokens).await.map(Some).map_err(|axis| {
