@@ -43,6 +43,7 @@ struct Seen {
     open: AtomicU64,
     most_calls: AtomicU64,
     strikes: Mutex<VecDeque<Strike>>,
+    at_once: Option<u32>,
     base: String,
     client: reqwest::Client,
 }
@@ -51,6 +52,12 @@ impl Front {
     /// Before the provider at `base`; offers these protocols.
     #[track_caller]
     pub fn start(base: &str, protocols: &[&str]) -> Front {
+        Front::start_with(base, protocols, None)
+    }
+
+    /// The same; a connection of HTTP/2 takes so many calls `at_once`.
+    #[track_caller]
+    pub fn start_with(base: &str, protocols: &[&str], at_once: Option<u32>) -> Front {
         drop(rustls::crypto::ring::default_provider().install_default());
         let folder = tempfile::tempdir().expect("a folder");
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
@@ -63,7 +70,7 @@ impl Front {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("set");
         let url = format!("https://{}", listener.local_addr().expect("bound"));
-        let seen = Arc::new(Seen { base: base.to_owned(), ..Seen::default() });
+        let seen = Arc::new(Seen { base: base.to_owned(), at_once, ..Seen::default() });
         let shared = Arc::clone(&seen);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -121,7 +128,9 @@ async fn pass(mut stream: TlsStream<TcpStream>, seen: &Seen) {
 }
 
 async fn calls(stream: TlsStream<TcpStream>, seen: &Arc<Seen>) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let mut taking = h2::server::Builder::new();
+    seen.at_once.map(|at_once| taking.max_concurrent_streams(at_once));
+    let Ok(mut connection) = taking.handshake::<_, Bytes>(stream).await else { return };
     let mut count = 0;
     while let Some(Ok((request, respond))) = connection.accept().await {
         count += 1;
@@ -172,6 +181,8 @@ async fn call(
     while let Ok(Some(piece)) = answer.chunk().await {
         to.send_data(piece, false)?;
         if strike == Some(Strike::Cut) {
+            // What is still to be sent when a stream is reset never is.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             return Ok(to.send_reset(Reason::INTERNAL_ERROR));
         }
     }

@@ -109,6 +109,18 @@ async fn an_upstream_that_offers_only_http_1_over_tls_gets_that() {
 }
 
 #[tokio::test]
+async fn more_calls_at_once_than_a_connection_takes_get_more_connections() {
+    let provider = Provider::start(Script::new().space("A").width(8).delay_ms(100.0));
+    let front = Front::start_with(&provider.base_url(), &["h2"], Some(4));
+    let gateway = behind(&front).start();
+    for turn in 0..2 {
+        ask_together(&gateway, &format!("turn {turn}"), 40).await;
+    }
+    assert!((4..=20).contains(&front.connections()), "{} for 40 calls of which each takes 4", front.connections());
+    assert_eq!(provider.call_count(), 80);
+}
+
+#[tokio::test]
 async fn windows_of_http_2_stop_neither_large_requests_nor_large_answers() {
     let provider = Provider::start(Script::new().space("A").width(3072));
     let front = Front::start(&provider.base_url(), &["h2"]);

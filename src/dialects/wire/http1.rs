@@ -1,7 +1,7 @@
 //! One call over a connection of HTTP/1.1. Owns the order of writing and reading; leaves to [`framing`](super::framing)
 //! where an answer ends, and to the [`pool`](super::pool) what becomes of the connection.
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
@@ -65,21 +65,30 @@ where
                 }
                 Poll::Ready(_) if head.len() + body.len() == whole => return Poll::Ready(Sent::Nothing),
                 Poll::Ready(_) => return Poll::Ready(Sent::Partly),
-                Poll::Pending => return heard(io, cx, answer).map(|_| Sent::Partly),
+                Poll::Pending => return heard(io, cx, answer).map(|()| Sent::Partly),
             }
         }
         match Pin::new(&mut *io).poll_flush(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Sent::Whole),
             Poll::Ready(Err(_)) => Poll::Ready(Sent::Partly),
-            Poll::Pending => heard(io, cx, answer).map(|_| Sent::Partly),
+            Poll::Pending => heard(io, cx, answer).map(|()| Sent::Partly),
         }
     })
     .await
 }
 
-fn heard<S: AsyncRead + Unpin>(io: &mut S, cx: &mut Context<'_>, answer: &mut BytesMut) -> Poll<io::Result<usize>> {
-    answer.reserve(HEAD_PIECE);
-    pin!(io.read_buf(answer)).poll(cx)
+/// Ready when there is no use in sending on: the final answer has begun, or the connection has ended.
+fn heard<S: AsyncRead + Unpin>(io: &mut S, cx: &mut Context<'_>, answer: &mut BytesMut) -> Poll<()> {
+    const INTERIM: &[u8] = b"HTTP/1.1 1";
+    loop {
+        answer.reserve(HEAD_PIECE);
+        match pin!(io.read_buf(answer)).poll(cx) {
+            Poll::Pending => return Poll::Pending,
+            // Who sends those wants the rest.
+            Poll::Ready(Ok(1..)) if answer.len() < INTERIM.len() || answer.starts_with(INTERIM) => {}
+            Poll::Ready(_) => return Poll::Ready(()),
+        }
+    }
 }
 
 /// Reads on to the end of the final answer's head.

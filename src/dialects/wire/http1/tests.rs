@@ -80,6 +80,15 @@ async fn a_far_end_that_answers_and_reads_no_more_is_heard() {
     assert_eq!(send(&mut near, Bytes::from_static(b"POST"), body.clone(), &mut buf).await, Sent::Partly);
     assert_eq!(&buf[..], b"HTTP/1.1 401 No\r");
 
+    // An interim answer asks for the rest.
+    let (mut near, mut far) = duplex(64);
+    far.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.expect("there is room");
+    buf.clear();
+    let mut got = vec![0; 4 + body.len()];
+    let sending = send(&mut near, Bytes::from_static(b"POST"), body.clone(), &mut buf);
+    let (sent, read) = futures_util::join!(sending, far.read_exact(&mut got));
+    assert_eq!((sent, read.ok()), (Sent::Whole, Some(got.len())));
+
     let (mut near, far) = duplex(16);
     drop(far);
     assert_eq!(send(&mut near, Bytes::from_static(b"POST"), body.clone(), &mut buf).await, Sent::Nothing);
