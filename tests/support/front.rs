@@ -153,10 +153,14 @@ async fn call(
     strike: Option<Strike>,
     seen: &Seen,
 ) -> Result<(), h2::Error> {
-    match strike {
-        Some(Strike::Refuse) => return Ok(respond.send_reset(Reason::REFUSED_STREAM)),
-        Some(Strike::Break) => return Ok(respond.send_reset(Reason::INTERNAL_ERROR)),
-        Some(Strike::Cut | Strike::Leave) | None => {}
+    let at_once = match strike {
+        Some(Strike::Refuse) => Some(Reason::REFUSED_STREAM),
+        Some(Strike::Break) => Some(Reason::INTERNAL_ERROR),
+        Some(Strike::Cut | Strike::Leave) | None => None,
+    };
+    if let Some(reason) = at_once {
+        respond.send_reset(reason);
+        return Ok(());
     }
     let (head, mut from) = request.into_parts();
     let mut body = Vec::new();
@@ -183,7 +187,8 @@ async fn call(
         if strike == Some(Strike::Cut) {
             // What is still to be sent when a stream is reset never is.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            return Ok(to.send_reset(Reason::INTERNAL_ERROR));
+            to.send_reset(Reason::INTERNAL_ERROR);
+            return Ok(());
         }
     }
     to.send_data(Bytes::new(), true)

@@ -34,8 +34,11 @@ const MOST_AT_FIRST: usize = 100;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one upstream.
-#[derive(Default)]
-pub(super) struct Lines(RefCell<Vec<Rc<Line>>>);
+pub(super) struct Lines {
+    all: RefCell<Vec<Rc<Line>>>,
+    /// How many calls at once one of them takes, as the far end said last.
+    most: Rc<Cell<usize>>,
+}
 
 /// A connection.
 pub(super) struct Line {
@@ -44,7 +47,7 @@ pub(super) struct Line {
     used: Cell<Mono>,
     heard: Cell<Mono>,
     streams: Cell<usize>,
-    most: Cell<usize>,
+    most: Rc<Cell<usize>>,
     left: Cell<bool>,
 }
 
@@ -77,11 +80,17 @@ pub(super) struct Body {
     stream: Stream,
 }
 
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines { all: RefCell::default(), most: Rc::new(Cell::new(MOST_AT_FIRST)) }
+    }
+}
+
 impl Lines {
     /// A connection that can carry one more call now.
     pub fn free(&self, now: Mono) -> Option<Rc<Line>> {
         self.tidy(now);
-        self.0.borrow().iter().find(|line| line.streams.get() < line.most.get()).cloned()
+        self.all.borrow().iter().find(|line| line.streams.get() < self.most.get()).cloned()
     }
 
     /// Makes `io` one of them.
@@ -94,7 +103,7 @@ impl Lines {
             .initial_connection_window_size(AHEAD_OF_ALL)
             .max_frame_size(PIECE)
             .max_header_list_size(LONGEST_HEAD as u32)
-            .initial_max_send_streams(MOST_AT_FIRST)
+            .initial_max_send_streams(self.most.get())
             .enable_push(false)
             .handshake(io)
             .await
@@ -105,7 +114,7 @@ impl Lines {
             used: Cell::new(now),
             heard: Cell::new(now),
             streams: Cell::new(0),
-            most: Cell::new(MOST_AT_FIRST),
+            most: Rc::clone(&self.most),
             left: Cell::new(false),
         });
         let known = Rc::downgrade(&line);
@@ -118,13 +127,13 @@ impl Lines {
             }
             polled.map(|_ended| ())
         }));
-        self.0.borrow_mut().push(Rc::clone(&line));
+        self.all.borrow_mut().push(Rc::clone(&line));
         Ok(line)
     }
 
     /// Leaves those that are old or of no use; calls under way on them go on.
     pub fn tidy(&self, now: Mono) {
-        self.0.borrow_mut().retain(|line| {
+        self.all.borrow_mut().retain(|line| {
             let used = if line.streams.get() > 0 { now } else { line.used.get() };
             !line.left.get() && !is_old(line.created, used, now)
         });

@@ -144,13 +144,10 @@ impl Pool {
     async fn connect(self: &Rc<Pool>, turn: OwnedSemaphorePermit) -> Result<Way, WireError> {
         let (io, two) = self.origin.connect().await?;
         let created = clock::mono();
+        self.speaks.set(if two { Speaks::Http2 } else { Speaks::Http1 });
         if two {
-            self.speaks.set(Speaks::Http2);
             let line = self.lines.open(io, created).await?;
             return Ok(Way::Http2(line.stream(turn)));
-        }
-        if self.speaks.get() == Speaks::Unknown {
-            self.speaks.set(Speaks::Http1);
         }
         Ok(Way::Http1(Lease { pool: Rc::clone(self), io, created, is_new: true, _turn: turn }))
     }
