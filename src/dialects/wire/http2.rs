@@ -90,7 +90,7 @@ impl Lines {
     /// A connection that can carry one more call now.
     pub fn free(&self, now: Mono) -> Option<Rc<Line>> {
         self.tidy(now);
-        self.all.borrow().iter().find(|line| line.streams.get() < self.most.get()).cloned()
+        self.all.borrow().iter().find(|line| line.streams.get() < self.most.get().max(1)).cloned()
     }
 
     /// Makes `io` one of them.
