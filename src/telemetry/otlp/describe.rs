@@ -36,8 +36,7 @@ pub(super) fn describe(notes: &Notes, pen: &Pen, mut fresh: impl FnMut() -> u64)
         ..whole
     };
     for stage in &notes.stages {
-        let identity = within(fresh().max(1), stage.began.0, stage.ended.0);
-        pen.write(identity, || info_span!(target: TARGET, parent: None, "stage", otel.name = stage.name));
+        pen.bare(within(fresh().max(1), stage.began.0, stage.ended.0), stage.name);
     }
     for note in &notes.calls {
         pen.write(within(note.span, note.began.0, note.ended.0), || call(note));

@@ -100,10 +100,11 @@ fn spans_are_written_one_after_the_other_and_each_once() {
         drop(info_span!("elsewhere"));
         pen.write(Identity { span: 5, parent: Some(2), ..one }, stage("second"));
         pen.write(one, tracing::Span::none);
+        pen.bare(Identity { span: 6, parent: Some(2), ..one }, "third");
     });
     let names: Vec<(&str, u8, usize)> =
         spans.iter().map(|span| (span.name.as_str(), span.span_id[7], span.parent_span_id.len())).collect();
-    assert_eq!(names, [("first", 2, 0), ("second", 5, 8)]);
+    assert_eq!(names, [("first", 2, 0), ("second", 5, 8), ("third", 6, 8)]);
     assert!(spans.iter().all(|span| span.kind == 1 && span.flags == 0x101 && span.status.is_none()));
 }
 
