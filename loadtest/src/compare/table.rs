@@ -38,9 +38,8 @@ pub fn added(measured: &[Measured]) -> String {
     let Some((base, others)) = measured.split_first() else { return out };
     for peer in others {
         let pairs = base.rounds.iter().zip(&peer.rounds);
-        let mut shares: Vec<f64> = pairs
-            .filter_map(|(base, own)| Some(100.0 * (own.cpu_s_per_1000? / base.cpu_s_per_1000? - 1.0)))
-            .collect();
+        let mut shares: Vec<f64> =
+            pairs.filter_map(|(base, own)| Some(100.0 * (own.cpu_s_per_1000? / base.cpu_s_per_1000? - 1.0))).collect();
         shares.sort_by(f64::total_cmp);
         if let (Some(least), Some(middle), Some(most)) = (shares.first(), shares.get(shares.len() / 2), shares.last()) {
             // Writing to a string cannot fail.

@@ -40,7 +40,8 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
                 }
                 missing -= read;
             }
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")?;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")?;
             continue;
         }
         match stream.read(&mut chunk)? {

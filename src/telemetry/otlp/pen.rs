@@ -208,7 +208,7 @@ fn number(out: &mut Vec<u8>, number: u64) {
 }
 
 fn key(out: &mut Vec<u8>, field: u32, wire: WireType) {
-    number(out, u64::from(field << 3 | wire as u32));
+    number(out, u64::from((field << 3) | wire as u32));
 }
 
 fn begin(out: &mut Vec<u8>, field: u32, content: usize) {
