@@ -73,13 +73,13 @@ pub struct RequestTrace {
     /// where this process is.
     passed: Option<u64>,
     state: Option<String>,
-    recording: Option<Recording>,
+    recording: Option<Box<Recording>>,
 }
 
 #[derive(Debug)]
 struct Recording {
     queue: Arc<Queue>,
-    notes: Mutex<Box<Notes>>,
+    notes: Mutex<Notes>,
 }
 
 impl RequestTrace {
@@ -110,8 +110,8 @@ impl RequestTrace {
             calls: Vec::with_capacity(1),
             end: None,
         };
-        let recording = Recording { queue: Arc::clone(&recorder.queue), notes: Mutex::new(Box::new(notes)) };
-        RequestTrace { id, flags: 1, passed: None, state, recording: Some(recording) }
+        let recording = Recording { queue: Arc::clone(&recorder.queue), notes: Mutex::new(notes) };
+        RequestTrace { id, flags: 1, passed: None, state, recording: Some(Box::new(recording)) }
     }
 
     /// The trace's id, for logs and error bodies.
@@ -187,7 +187,8 @@ impl RequestTrace {
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
-        if let Some(Recording { queue, notes }) = self.recording.take() {
+        if let Some(recording) = self.recording.take() {
+            let Recording { queue, notes } = *recording;
             let mut notes = notes.into_inner();
             notes.ended = clock::mono();
             notes.state = self.state.take();

@@ -121,7 +121,7 @@ struct Courier {
     lost: LostSpans,
     failing: Failing,
     /// Taken from the queue, and not written yet.
-    taken: VecDeque<Box<Notes>>,
+    taken: VecDeque<Notes>,
     /// Written, and not delivered yet; how many spans.
     body: Option<(Packed, usize)>,
 }
@@ -145,7 +145,7 @@ impl Courier {
         self.queue.close();
         if timeout(LAST, self.deliver(0)).await.is_err() {
             let written = self.body.take().map_or(0, |(_, spans)| spans);
-            let taken: usize = self.taken.iter().map(|notes| notes.spans()).sum();
+            let taken: usize = self.taken.iter().map(Notes::spans).sum();
             self.note(written + taken, Err("the receiver does not answer".to_owned()));
         }
     }

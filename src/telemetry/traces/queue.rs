@@ -29,7 +29,7 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    requests: Vec<Box<Notes>>,
+    requests: Vec<Notes>,
     spans: usize,
     closed: bool,
 }
@@ -41,7 +41,7 @@ impl Queue {
     }
 
     /// Adds a request that is over. Wakes nobody until there is enough for a delivery.
-    pub fn push(&self, notes: Box<Notes>) {
+    pub fn push(&self, notes: Notes) {
         let spans = notes.spans();
         let enough = {
             let mut waiting = self.waiting.lock();
@@ -60,7 +60,7 @@ impl Queue {
     }
 
     /// Everything that waits, if that is at least `spans`.
-    pub fn take(&self, spans: usize) -> Vec<Box<Notes>> {
+    pub fn take(&self, spans: usize) -> Vec<Notes> {
         let mut waiting = self.waiting.lock();
         if waiting.spans < spans {
             return Vec::new();

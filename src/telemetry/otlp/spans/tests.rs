@@ -10,9 +10,9 @@ use crate::telemetry::traces::notes::StageNote;
 use super::super::tests::receive_one;
 use super::*;
 
-fn notes(number: u64) -> Box<Notes> {
+fn notes(number: u64) -> Notes {
     let at = |millis| Mono::from_millis(millis);
-    Box::new(Notes {
+    Notes {
         trace: TraceId(u128::from(number) + 1),
         span: 7,
         parent: None,
@@ -24,7 +24,7 @@ fn notes(number: u64) -> Box<Notes> {
         stages: vec![StageNote { name: "cache", began: at(2), ended: at(3) }],
         calls: Vec::new(),
         end: None,
-    })
+    }
 }
 
 fn started(url: &str, more: &[(&str, &str)], lost: &LostSpans) -> (Recorder, SpanCourier, Pen) {
