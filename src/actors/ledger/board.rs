@@ -91,6 +91,11 @@ impl Board {
         self.0.lock().limits.as_mut().map(|limits| limits.allowances(now))
     }
 
+    /// Whether nothing is counted against the tenant's own limits now: what was taken of them is a minute old.
+    pub fn is_unlimited(&self, now: Mono) -> bool {
+        self.0.lock().limits.as_mut().is_none_or(|limits| limits.is_untouched(now))
+    }
+
     /// What new holds may take; `None` for an unlimited tenant.
     pub fn remaining(&self) -> Option<Money> {
         self.0.lock().remaining()
