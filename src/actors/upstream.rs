@@ -16,8 +16,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use tokio::sync::oneshot;
 
-use board::Sizes;
-pub use board::{Board, Shown};
+pub use board::{Board, Shown, changes};
+use board::{Sizes, Stands};
 pub use orders::{Command, Order};
 pub use permit::{CallAnswered, CallFinished, CallsEnded, Permit, Report, TooLarge, Work};
 
@@ -456,15 +456,13 @@ impl UpstreamActor {
             max_tokens: self.state.batch_call_tokens(now),
             max_bytes: None,
         };
-        *self.board.sizes.lock() =
-            Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
+        let sizes = Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
+        let (usable, probing, down) = (self.state.usable(now), self.state.is_probing(), self.state.is_down());
+        self.board.stand(Stands { usable, probing, down }, sizes);
         *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
         });
-        self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
-        self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
-        self.board.down.store(self.state.is_down(), Ordering::Relaxed);
         self.board.in_flight.store(self.state.asked_in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }

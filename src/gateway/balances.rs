@@ -12,7 +12,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use parking_lot::Mutex;
 
-use crate::actors::ledger::{Board, LedgerActor, Leave, LoanLapsed};
+use crate::actors::ledger::{Board, Leave, LedgerActor, LoanLapsed};
 use crate::config::plan::Tenant;
 use crate::ids::TenantId;
 use crate::lifecycle::AtOnce;
@@ -87,6 +87,7 @@ impl Balances {
         });
         let balance = Balance { board, actor, shared, at_once: Arc::default() };
         all.insert(plan.id.clone(), balance.clone());
+        self.telemetry.metrics.balances(all.len());
         (balance, true)
     }
 
@@ -126,6 +127,7 @@ impl Balances {
         }
         self.journal.rest(forgotten);
         let mut all = self.all.lock();
+        self.telemetry.metrics.balances(all.len());
         if all.capacity() > 1024 && all.capacity() / 4 > all.len() {
             all.shrink_to_fit();
         }

@@ -253,7 +253,9 @@ fn set_sums(page: &mut Page, sums: [u128; SUMS]) {
 
 /// The members of a page that are not as on an empty one.
 fn differing(page: &Page) -> Option<Value> {
-    let (Value::Object(mut members), Value::Object(empty)) = (json(page)?, json(&Page::default())?) else { return None };
+    let (Value::Object(mut members), Value::Object(empty)) = (json(page)?, json(&Page::default())?) else {
+        return None;
+    };
     members.retain(|name, value| empty.get(name) != Some(value));
     Some(Value::Object(members))
 }
@@ -300,7 +302,7 @@ mod tests {
     use crate::store::testing::{TENANT, hold};
 
     fn any_page() -> impl Strategy<Value = Page> {
-        let money = || any::<i128>().prop_map(Money::from_units);
+        let money = || (0..1_000_000_000_000_000_000_000_000_000_i128).prop_map(Money::from_units);
         let sums = (any::<i64>(), money(), money(), money(), any::<(u64, u64)>(), money());
         let details = (prop::option::of(0..9_i64), prop::option::of("[0-9]{3}-[0-9]"), 0..3_i64);
         (sums, details).prop_map(|((start, spent, written_off, credits, counts, cost), (key, cursor, parts))| Page {
@@ -333,7 +335,8 @@ mod tests {
             pages.rest(&tenant);
             prop_assert_eq!((pages.open.len(), pages.resting.len()), (0, 1));
             prop_assert_eq!(&pages, &before);
-            prop_assert_eq!(pages.get(&tenant).as_deref(), Some(&page));
+            let rested = pages.get(&tenant).map(Cow::into_owned);
+            prop_assert_eq!(rested.as_ref(), Some(&page));
             let json = serde_json::to_string(&pages).expect("json");
             prop_assert_eq!(&serde_json::to_string(&before).expect("json"), &json);
             prop_assert_eq!(&serde_json::from_str::<Pages>(&json).expect("read"), &before);

@@ -17,8 +17,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::config::plan::{Position, Slo};
 use crate::clock;
+use crate::config::plan::{Position, Slo};
 use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
@@ -96,6 +96,7 @@ pub struct Metrics {
     store_errors: Family<ByStore, Counter>,
     reloads: Family<ByReload, Counter>,
     buffered: Gauge,
+    balances: Gauge,
     store_owed: Gauge,
     holds_recovered: Counter,
     shortfalls: Counter,
@@ -149,6 +150,7 @@ impl Metrics {
             store_errors: Family::default(),
             reloads: Family::default(),
             buffered: Gauge::default(),
+            balances: Gauge::default(),
             store_owed: Gauge::default(),
             holds_recovered: Counter::default(),
             shortfalls: Counter::default(),
@@ -176,6 +178,7 @@ impl Metrics {
         names::ACTOR_RESTARTS.register(&mut registry, metrics.actor_restarts.clone());
         names::IMPOSSIBLE.register(&mut registry, metrics.impossible.clone());
         names::BUFFERED.register(&mut registry, metrics.buffered.clone());
+        names::BALANCES.register(&mut registry, metrics.balances.clone());
         names::STORE_OWED.register(&mut registry, metrics.store_owed.clone());
         names::STORE_ERRORS.register(&mut registry, metrics.store_errors.clone());
         names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
@@ -239,9 +242,10 @@ impl Metrics {
                     }
                 }
                 Series::Model(model) if !tables.models.has(&model) => {
-                    for (class, outcome) in TrafficClass::ALL.into_iter().flat_map(|class| {
-                        Outcome::ALL.iter().map(move |outcome| (class, *outcome))
-                    }) {
+                    for (class, outcome) in TrafficClass::ALL
+                        .into_iter()
+                        .flat_map(|class| Outcome::ALL.iter().map(move |outcome| (class, *outcome)))
+                    {
                         self.requests.remove(&ByRequest { class, model: model.clone(), outcome });
                     }
                 }
@@ -445,6 +449,11 @@ impl Metrics {
     /// A start-up released `count` holds without a seen result.
     pub fn holds_recovered(&self, count: u64) {
         self.holds_recovered.inc_by(count);
+    }
+
+    /// Balances that have an actor.
+    pub fn balances(&self, count: usize) {
+        self.balances.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Usage records that wait for the shared ledger.

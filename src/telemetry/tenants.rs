@@ -270,12 +270,13 @@ impl TenantTable {
             let model_left = |model: usize| !next_models.has(&models.name(model)) && model + 1 < models.len();
             let spent = cells.spend.iter().enumerate().filter(|(_, spend)| spend.get().is_some());
             let spent = spent.map(|(slot, _)| (slot / TrafficClass::ALL.len(), slot % TrafficClass::ALL.len()));
-            let spent = spent.filter(move |(model, _)| left || model_left(*model)).map(|(model, class)| Series::Spent {
-                tenant: tenant.clone(),
-                model: models.name(model),
-                class: TrafficClass::ALL[class],
-                currency: Arc::clone(&self.currency),
-            });
+            let spent =
+                spent.filter(move |(model, _)| left || model_left(*model)).map(|(model, class)| Series::Spent {
+                    tenant: tenant.clone(),
+                    model: models.name(model),
+                    class: TrafficClass::ALL[class],
+                    currency: Arc::clone(&self.currency),
+                });
             own.into_iter().chain(spent)
         })
     }

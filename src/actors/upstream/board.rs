@@ -54,6 +54,39 @@ pub(super) struct Sizes {
     pub(super) batch: Limits,
 }
 
+/// Counts what upstreams publish that changes how they stand: usable, half-open, down, or a limit learned.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// A number that grows with each change of how any upstream stands. What was summed up after it was read is true as long as it
+/// stays.
+pub fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// How an upstream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stands {
+    pub(super) usable: bool,
+    pub(super) probing: bool,
+    pub(super) down: bool,
+}
+
+/// For the actor.
+impl Board {
+    /// Publishes how the upstream stands and how large its calls may be.
+    pub(super) fn stand(&self, stands: Stands, sizes: Sizes) {
+        let before = std::mem::replace(&mut *self.sizes.lock(), sizes);
+        let stood = Stands { usable: self.usable(), probing: self.probing(), down: self.down() };
+        if stood == stands && before.learned == sizes.learned && before.ranking == sizes.ranking {
+            return;
+        }
+        self.usable.store(stands.usable, Ordering::Relaxed);
+        self.probing.store(stands.probing, Ordering::Relaxed);
+        self.down.store(stands.down, Ordering::Relaxed);
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Board {
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
