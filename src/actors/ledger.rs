@@ -425,7 +425,8 @@ impl LedgerActor {
                 standing.unwrap_or_default() == *self.account.standing()
             })
         };
-        self.left = idle && is_kept();
+        // Of what replicas share nothing is here.
+        self.left = idle && (self.board.is_of_shared_ledger() || is_kept());
         if !self.left {
             self.finish(now);
         }

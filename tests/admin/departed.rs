@@ -154,7 +154,7 @@ async fn a_tenant_that_leaves_and_comes_back_finds_its_balance() {
     let last = config.replace(BUDGET, &budget);
     reload(&gateway, &last).await;
     let clients = Clients::of(&gateway, &turns, &answered);
-    until("it is spent", async || gateway.tenant("t1").await["remaining"] == "0").await;
+    until("it is spent", async || gateway.tenant("t1").await["spent"] == budget.as_str()).await;
     reload(&gateway, &away).await;
     forgotten(&gateway).await;
     reload(&gateway, &last).await;

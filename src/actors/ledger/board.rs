@@ -65,6 +65,11 @@ impl Board {
         Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
     }
 
+    /// Whether the balance is the shared ledger's.
+    pub fn is_of_shared_ledger(&self) -> bool {
+        self.0.lock().shared
+    }
+
     /// The whole balance as it is now; `None` before the first time.
     pub fn account(&self) -> Option<AccountSnapshot> {
         let state = self.0.lock();
