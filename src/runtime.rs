@@ -105,6 +105,8 @@ pub struct ModelRuntime {
     pub routes: Arc<Fleet>,
     /// What each of its answers says of it.
     pub said: Said,
+    /// Whether an upstream that serves it has a limit of tokens.
+    pub tokens_limited: bool,
     /// Width seen in answers; 0 until the first. Only used where the configuration does not know it.
     learned_width: AtomicU32,
     correction: Mutex<Correction>,
@@ -143,6 +145,7 @@ impl ModelRuntime {
         ModelRuntime {
             said: Said::of(&plan),
             plan,
+            tokens_limited: routes.iter().any(|route| route.upstream.plan.tpm.is_some()),
             routes: Arc::new(routes.into_iter().collect()),
             learned_width: AtomicU32::new(0),
             correction: Mutex::new(Correction::default()),

@@ -130,10 +130,12 @@ impl Scanner {
     ///
     /// # Errors
     /// The error that [`Self::feed`] answered, or that the body ended too early.
-    pub fn finish(self) -> Result<Scan, ScanError> {
+    pub fn finish(mut self) -> Result<Scan, ScanError> {
         match (self.failed, self.lex) {
             (Some(error), _) => Err(error),
-            (None, Lex::Between(Expect::Nothing)) => Ok(Scan { members: self.members, len: self.base }),
+            (None, Lex::Between(Expect::Nothing)) => {
+                Ok(Scan { members: self.members, sample: self.reader.text.take_sample(), len: self.base })
+            }
             (None, Lex::Between(Expect::Body)) => Err(ScanError::json(self.base, "expected an object, found nothing")),
             (None, _) => Err(ScanError::json(self.base, "it ends too early,")),
         }

@@ -142,7 +142,7 @@ impl Incoming<'_> {
         let items = scanned.scan.take_items(&[parsed.field]);
         let query = scanned.scan.take_items(&["query"]).pop();
         let query = query.ok_or_else(|| ApiError::new(Code::InvalidInput, "`query` is missing").param("query"))?;
-        rerank::call(self.context, parsed, query, items, scanned.share)
+        rerank::call(self.context, parsed, query, items, &scanned.scan.sample, scanned.share)
     }
 }
 
@@ -158,7 +158,7 @@ fn embed_call(
     let mut parsed = client::parse_embed(dialect, &scanned.scan, &scanned.bytes)?;
     parsed.model = named.or(parsed.model);
     let items = scanned.scan.take_items(client::item_fields(dialect));
-    classify::embed(context, parsed, similarity, items, scanned.share)
+    classify::embed(context, parsed, similarity, items, &scanned.scan.sample, scanned.share)
 }
 
 /// Runs the journey as a task of its own: a client that leaves drops this future, and the journey learns of it through

@@ -13,10 +13,11 @@ use crate::ids::{KeyFingerprint, RequestId};
 use crate::pure::class::{self, ClassInputs, Classified, TrafficClass, classify};
 use crate::pure::migration::Spot;
 use crate::pure::time::Mono;
-use crate::pure::token_estimate::Estimate;
+use crate::pure::token_estimate::{Density, Estimate, Sample};
 use crate::runtime::collections::{CollectionRuntime, Wanted};
 use crate::runtime::{ModelRuntime, Running, TenantRuntime};
 use crate::telemetry::traces::RequestTrace;
+use crate::tokens;
 
 use super::plan;
 use super::rerank::RerankTask;
@@ -66,6 +67,8 @@ pub struct Call {
     pub task: Task,
     /// How inputs (for rerank: the query) are folded before they are looked up.
     pub normalization: Normalization,
+    /// How dense its texts are in tokens.
+    pub density: Density,
     /// Keeps the body's share of the memory budget.
     pub share: BodyShare,
 }
@@ -115,10 +118,11 @@ impl Call {
     /// The same without what was learned.
     pub fn uncorrected(&self, index: usize) -> Estimate {
         let tokenizer = self.model.plan.tokenizer;
-        let own = self.items[index].estimate(tokenizer);
+        let of = |item: &Item| item.estimate(tokenizer).dense(self.density);
+        let own = of(&self.items[index]);
         match &self.task {
             Task::Embed(_) => own,
-            Task::Rerank(rerank) => own.plus(rerank.query_item.estimate(tokenizer)),
+            Task::Rerank(rerank) => own.plus(of(&rerank.query_item)),
         }
     }
 
@@ -164,6 +168,14 @@ pub fn classified(
     .map_err(|unknown| ApiError::new(Code::UnknownParameterValue, unknown.to_string()).param("X-Traffic-Class"))
 }
 
+/// The density of a request's texts where tokens are limited; elsewhere nobody needs it, and it is not free.
+pub fn density(context: &Context, model: &ModelRuntime, sample: &Sample) -> Density {
+    match model.tokens_limited || context.tenant.plan.tpm.is_some() {
+        true => tokens::density(model.plan.tokenizer, sample),
+        false => Density::default(),
+    }
+}
+
 /// The model that a request names, or, where its dialect lets it name none, the only one of that kind that the tenant
 /// may use.
 ///
@@ -186,6 +198,7 @@ pub fn embed(
     parsed: ParsedEmbed,
     similarity: bool,
     items: Vec<Item>,
+    sample: &Sample,
     share: BodyShare,
 ) -> Result<Call, ApiError> {
     let wanted = context.running.wanted(&context.tenant, parsed.model.as_deref(), context.collection.as_deref())?;
@@ -228,7 +241,8 @@ pub fn embed(
         similarity,
     };
     let (class, demoted) = (classified.class, classified.demoted);
-    Ok(Call { context, class, demoted, model, items, task: Task::Embed(task), normalization, share })
+    let density = density(&context, &model, sample);
+    Ok(Call { context, class, demoted, model, items, task: Task::Embed(task), normalization, density, share })
 }
 
 /// The place of a request's query: that of its first input, so that a question and its variants, sent as one request,

@@ -13,8 +13,9 @@ use crate::edge::body::BodyShare;
 use crate::edge::scan::Item;
 use crate::error::ApiError;
 use crate::pure::class;
+use crate::pure::token_estimate::Sample;
 
-use super::classify::{Call, Context, Task, classified, model};
+use super::classify::{Call, Context, Task, classified, density, model};
 
 /// Tokens of a document and its query that Cohere counts as one document; a longer one counts as several.
 const TOKENS_PER_COUNTED_DOCUMENT: u64 = 500;
@@ -44,6 +45,7 @@ pub fn call(
     parsed: ParsedRerank,
     query_item: Item,
     items: Vec<Item>,
+    sample: &Sample,
     share: BodyShare,
 ) -> Result<Call, ApiError> {
     let model = model(&context, parsed.model.as_deref(), ModelKind::Rerank)?;
@@ -58,7 +60,8 @@ pub fn call(
         options: parsed.options,
     };
     let (class, demoted) = (classified.class, classified.demoted);
-    Ok(Call { context, class, demoted, model, items, task: Task::Rerank(task), normalization, share })
+    let density = density(&context, &model, sample);
+    Ok(Call { context, class, demoted, model, items, task: Task::Rerank(task), normalization, density, share })
 }
 
 /// Every option as (name, value), and how documents are folded: a new field of [`RerankOptions`] does not compile

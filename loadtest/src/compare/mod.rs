@@ -55,6 +55,8 @@ pub struct Workload {
     pub encoding: Option<String>,
     /// Different requests sent; 0: every one differs. A small number measures caches.
     pub different: u64,
+    /// Requests of 24 MB that are sent beside all others, per second; they are not measured, only answered.
+    pub monsters_per_s: f64,
     /// Further headers, such as the traffic class.
     pub headers: HeaderMap,
 }
@@ -141,6 +143,27 @@ impl Source for Queries {
     }
 }
 
+/// Texts of a monster, as many as an OpenAI request may have.
+const MONSTER_TEXTS: usize = 2_048;
+/// Bytes of each: 24 MB in all.
+const MONSTER_TEXT_BYTES: usize = 12_000;
+
+/// Requests as large as they come, no text twice.
+struct Monsters(Queries);
+
+impl Source for Monsters {
+    fn shot(&self, number: u64, at: Duration, phase: &str) -> Shot {
+        let filler = "what the handbook says about it ".repeat(MONSTER_TEXT_BYTES / 32);
+        let text = |place| format!("\"{} monster {number} text {place} {filler}\"", self.0.salt);
+        let texts: Vec<String> = (0..MONSTER_TEXTS).map(text).collect();
+        let body = format!("{{\"model\":\"{}\",\"input\":[{}]}}", self.0.workload.model, texts.join(","));
+        let shot = self.0.shot(number, at, phase);
+        let mut headers = shot.headers;
+        headers.insert("x-traffic-class", HeaderValue::from_static("batch-ingestion"));
+        Shot { headers, body: Some(body.into()), ..shot }
+    }
+}
+
 /// Measures every peer once a round, the first one moving by one place each round, so that what else happens on the
 /// machine meets all of them alike. `told` hears of every measurement.
 ///
@@ -189,21 +212,34 @@ async fn measure(
 ) -> Result<(Sample, Option<String>), String> {
     let usage = |pid| cpu::usage(pid).map_err(|error| format!("{}: {error}", peer.name));
     let before = peer.pid.map(usage).transpose()?;
-    let (source, progress) = (Arc::new(queries), Arc::new(Progress::default()));
     let timeout = Duration::from_secs(60);
-    let report = match workload.rate_per_s {
-        Some(per_s) => {
-            let schedule = Schedule::steady(Arrivals::Constant { per_s }, duration);
-            let run = OpenLoop { schedule, seed: 1, connections: workload.connections, timeout };
-            open_loop(&run, vec![peer.target.clone()], source, progress).await
+    let steadily = |per_s, connections, source: Arc<dyn Source>| {
+        let schedule = Schedule::steady(Arrivals::Constant { per_s }, duration);
+        let run = OpenLoop { schedule, seed: 1, connections, timeout };
+        let target = peer.target.clone();
+        async move { open_loop(&run, vec![target], source, Arc::new(Progress::default())).await }
+    };
+    let monsters = Monsters(Queries::new(workload, queries.salt.clone())?);
+    let beside = async {
+        if workload.monsters_per_s == 0.0 {
+            return 0;
         }
-        None => {
-            let run = ClosedLoop { connections: workload.connections, duration, timeout, grace: timeout };
-            closed_loop(&run, peer.target.clone(), source, progress).await
+        let report = steadily(workload.monsters_per_s, workload.connections, Arc::new(monsters)).await;
+        report.total().bad.len()
+    };
+    let measured = async {
+        match workload.rate_per_s {
+            Some(per_s) => steadily(per_s, workload.connections, Arc::new(queries)).await,
+            None => {
+                let run = ClosedLoop { connections: workload.connections, duration, timeout, grace: timeout };
+                closed_loop(&run, peer.target.clone(), Arc::new(queries), Arc::new(Progress::default())).await
+            }
         }
     };
+    let (report, monsters_not_ok) = tokio::join!(measured, beside);
     let after = peer.pid.map(usage).transpose()?;
     let mut sample = sample(&report);
+    sample.not_ok += monsters_not_ok;
     if let (Some(before), Some(after)) = (before, after) {
         let answers = report.total().good.len().max(1) as f64;
         sample.cpu_s_per_1000 = Some((after.cpu_s - before.cpu_s).max(0.0) / answers * 1e3);
@@ -263,6 +299,7 @@ mod tests {
             characters: 64,
             encoding: Some("base64".to_owned()),
             different: 0,
+            monsters_per_s: 0.0,
             headers: HeaderMap::new(),
         }
     }

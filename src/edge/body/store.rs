@@ -168,7 +168,7 @@ async fn without_inputs(spool: &Spool, scan: Scan) -> Result<(Bytes, Scan), ApiE
         bytes.extend_from_slice(EMPTY_LIST);
         bytes.extend_from_slice(pieces.next().map_or(&[], |piece| &piece[..]));
     }
-    let scan = Scan { members, len: bytes.len() };
+    let scan = Scan { members, sample: scan.sample, len: bytes.len() };
     Ok((Bytes::from(bytes), scan))
 }
 

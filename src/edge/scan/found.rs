@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::config::plan::Tokenizer;
 use crate::pure::cache_key::ItemDigest;
-use crate::pure::token_estimate::{ClassCounts, Estimate};
+use crate::pure::token_estimate::{ClassCounts, Estimate, Sample};
 use crate::spool::Spool;
 
 /// What a body may hold.
@@ -165,6 +165,8 @@ pub struct Member {
 pub struct Scan {
     /// Its members in the order of the body. Keys may repeat, except `model` and the fields that carry inputs.
     pub members: Vec<Member>,
+    /// How the texts of its inputs begin.
+    pub sample: Sample,
     /// Its length in bytes.
     pub len: usize,
 }

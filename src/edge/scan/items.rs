@@ -2,7 +2,7 @@
 //!
 //! Owns the rules and their messages. Refuses to know JSON's grammar: it is told what begins and ends where.
 
-use super::text::{Sink, Staged, TextDigest};
+use super::text::{Staged, TextDigest};
 use super::{Item, ItemKind, Items, ScanError, ScanLimits, Shape};
 use crate::pure::cache_key::{OBJECT_TAG, TOKENS_TAG};
 use crate::pure::token_estimate::ClassCounts;
@@ -69,10 +69,12 @@ impl ItemReader {
         match level {
             Level::Member => {
                 self.shape = Some(Shape::Text);
+                self.text.begin();
                 self.item_begins(at)
             }
             Level::Element => {
                 self.expect_shape(Shape::Texts)?;
+                self.text.begin();
                 self.item_begins(at)
             }
             Level::Inner => Err(self.not_a_token()),
@@ -131,7 +133,7 @@ impl ItemReader {
 
     /// More raw bytes of the object being read.
     pub(super) fn object_bytes(&mut self, raw: &[u8]) {
-        self.text.push(raw);
+        self.text.raw(raw);
     }
 
     pub(super) fn object_ends(&mut self, end: usize) {

@@ -7,7 +7,7 @@ use memchr::memchr2;
 use sha2::{Digest, Sha256};
 
 use crate::pure::cache_key::ItemDigest;
-use crate::pure::token_estimate::ClassCounts;
+use crate::pure::token_estimate::{ClassCounts, Sample};
 
 /// Why a string is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,15 +127,21 @@ impl Staged {
     }
 }
 
-/// Digest and character counts of a text.
+/// Digest and character counts of a text, and a sample of all texts.
 pub(super) struct TextDigest {
     digest: Staged,
     counts: ClassCounts,
+    sample: Sample,
 }
 
 impl TextDigest {
     pub(super) fn new() -> TextDigest {
-        TextDigest { digest: Staged::new(), counts: ClassCounts::default() }
+        TextDigest { digest: Staged::new(), counts: ClassCounts::default(), sample: Sample::default() }
+    }
+
+    /// Another text begins.
+    pub(super) fn begin(&mut self) {
+        self.sample.begin();
     }
 
     /// Bytes so far are zero.
@@ -148,8 +154,19 @@ impl TextDigest {
         (self.digest.take(), std::mem::take(&mut self.counts))
     }
 
+    /// The sample of all texts, leaving an empty one.
+    pub(super) fn take_sample(&mut self) -> Sample {
+        std::mem::take(&mut self.sample)
+    }
+
     /// Adds bytes to the digest without counting them.
     pub(super) fn tag(&mut self, bytes: &[u8]) {
+        self.digest.push(bytes);
+    }
+
+    /// Adds bytes that are not a text, and may be cut anywhere.
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.counts.add(bytes);
         self.digest.push(bytes);
     }
 }
@@ -159,11 +176,13 @@ impl Sink for TextDigest {
 
     fn push(&mut self, utf8: &[u8]) {
         self.counts.add(utf8);
+        self.sample.add(utf8);
         self.digest.push(utf8);
     }
 
     fn push_ascii(&mut self, word: [u8; 8], len: usize) {
         self.counts.add_ascii(len);
+        self.sample.add(word.get(..len).unwrap_or(&word));
         self.digest.push_word(word, len);
     }
 }
