@@ -4,6 +4,7 @@
 //! that gets a permit makes the call itself. After each event the actor publishes a [`Board`] that the router and the
 //! workers read without asking, and lends a part of what is left to the workers; each event begins by taking it back.
 
+mod bell;
 mod board;
 mod orders;
 mod permit;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use tokio::sync::oneshot;
 
+pub use bell::Bell;
 pub use board::{Board, Shown, changes};
 use board::{Sizes, Stands};
 pub use orders::{Command, Order};
@@ -134,9 +136,6 @@ const FEWEST: u64 = 20;
 /// While nothing is exchanged, other replicas' breakers are asked for this often.
 const OPINION_EVERY: Duration = Duration::from_secs(1);
 
-/// Calls that ended well within a loan are looked at together, this long after the first of them.
-const LOOK_AFTER: Duration = Duration::from_millis(4);
-
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -210,9 +209,9 @@ impl UpstreamActor {
         arbiter: &ArbiterHandle,
         watch: Option<Watch>,
         shared: Option<Arc<SharedQuota>>,
-        telemetry: Arc<Telemetry>,
+        (bell, telemetry): (Arc<Bell>, Arc<Telemetry>),
     ) -> Arc<UpstreamHandle> {
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(bell));
         let mut actor = UpstreamActor {
             id: plan.id.clone(),
             state: UpstreamState::new(Policy::of(&plan, quota)),
@@ -548,13 +547,8 @@ impl Handler<CallFinished> for UpstreamActor {
 impl Handler<CallsEnded> for UpstreamActor {
     type Result = ();
 
-    fn handle(&mut self, fact: CallsEnded, context: &mut Self::Context) {
-        match fact {
-            CallsEnded::LookNow => self.look(context),
-            CallsEnded::LookSoon => {
-                context.run_later(LOOK_AFTER, UpstreamActor::look);
-            }
-        }
+    fn handle(&mut self, _: CallsEnded, context: &mut Self::Context) {
+        self.look(context);
     }
 }
 

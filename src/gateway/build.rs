@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 
 use crate::actors::ledger::{LedgerActor, TermsChanged};
-use crate::actors::upstream::{Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
+use crate::actors::upstream::{Bell, Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
 use crate::clock;
 use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
@@ -31,6 +31,8 @@ use super::tenants::{HeldKey, keys_by_tenant};
 /// What living parts are made with.
 pub(super) struct Parts {
     control: ArbiterHandle,
+    /// Rung for upstreams at which calls have ended.
+    bell: Arc<Bell>,
     journal: Arc<Journal>,
     telemetry: Arc<Telemetry>,
     watch: Watch,
@@ -73,7 +75,7 @@ impl Parts {
     ) -> Parts {
         let heard = Heard::new(shared.is_none());
         let balances = Balances::new(control.clone(), Arc::clone(&journal), Arc::clone(&telemetry), shared);
-        Parts { control, journal, telemetry, watch, quota, balances, heard }
+        Parts { bell: Bell::start(&control), control, journal, telemetry, watch, quota, balances, heard }
     }
 
     /// The balances of all tenants.
@@ -187,10 +189,10 @@ impl Parts {
         for upstream in &mut plan.upstreams {
             let known = before.and_then(|before| before.upstreams.iter().find(|one| one.plan.id == upstream.id));
             let Some(known) = known else {
-                let telemetry = Arc::clone(&self.telemetry);
+                let (bell, telemetry) = (Arc::clone(&self.bell), Arc::clone(&self.telemetry));
                 let watch = watch(&upstream.id);
                 let (upstream, shared) = (Arc::clone(upstream), self.quota.clone());
-                handles.push(UpstreamActor::spawn(upstream, &quota, &self.control, watch, shared, telemetry));
+                handles.push(UpstreamActor::spawn(upstream, &quota, &self.control, watch, shared, (bell, telemetry)));
                 continue;
             };
             let id = upstream.id.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use super::Report;
+use super::{Bell, Report};
 use crate::pure::adaptive_batch::Limits;
 use crate::pure::admission::{Allowance, CallLoan, UpstreamSnapshot};
 use crate::pure::call_stats::CallView;
@@ -17,8 +17,10 @@ use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 
 /// What the actor publishes after each event.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Board {
+    /// Rung for calls that ended.
+    pub(super) bell: Arc<Bell>,
     pub(super) usable: AtomicBool,
     pub(super) probing: AtomicBool,
     pub(super) down: AtomicBool,
@@ -73,6 +75,23 @@ pub(super) struct Stands {
 
 /// For the actor.
 impl Board {
+    /// A board on which nothing was published yet.
+    pub(super) fn new(bell: Arc<Bell>) -> Board {
+        Board {
+            bell,
+            usable: AtomicBool::default(),
+            probing: AtomicBool::default(),
+            down: AtomicBool::default(),
+            in_flight: AtomicUsize::default(),
+            latency_ns: AtomicU64::default(),
+            p95_ns: AtomicU64::default(),
+            sizes: Mutex::default(),
+            allowances: Mutex::default(),
+            shown: ArcSwapOption::empty(),
+            loan: Mutex::default(),
+        }
+    }
+
     /// Publishes how the upstream stands and how large its calls may be.
     pub(super) fn stand(&self, stands: Stands, sizes: Sizes) {
         let before = std::mem::replace(&mut *self.sizes.lock(), sizes);
