@@ -264,19 +264,24 @@ impl TenantTable {
         next: &TenantTable,
         next_models: &ModelIndex,
     ) -> impl Iterator<Item = Series> {
+        // The last position is nobody's, and stays.
+        let model_left = |model: &usize| !next_models.has(&models.name(*model)) && model + 1 < models.len();
+        let models_left: Vec<usize> = (0..models.len()).filter(model_left).collect();
         self.cells.iter().flat_map(move |(tenant, cells)| {
             let left = !next.has(tenant);
             let own = left.then(|| Series::Tenant(tenant.clone()));
-            let model_left = |model: usize| !next_models.has(&models.name(model)) && model + 1 < models.len();
-            let spent = cells.spend.iter().enumerate().filter(|(_, spend)| spend.get().is_some());
-            let spent = spent.map(|(slot, _)| (slot / TrafficClass::ALL.len(), slot % TrafficClass::ALL.len()));
-            let spent =
-                spent.filter(move |(model, _)| left || model_left(*model)).map(|(model, class)| Series::Spent {
-                    tenant: tenant.clone(),
-                    model: models.name(model),
-                    class: TrafficClass::ALL[class],
-                    currency: Arc::clone(&self.currency),
-                });
+            let gone = if left { (0..models.len()).collect() } else { models_left.clone() };
+            let slots =
+                gone.into_iter().flat_map(|model| (0..TrafficClass::ALL.len()).map(move |class| (model, class)));
+            let is_shown = |(model, class): &(usize, usize)| {
+                cells.spend.get(model * TrafficClass::ALL.len() + class).is_some_and(|spend| spend.get().is_some())
+            };
+            let spent = slots.filter(is_shown).map(move |(model, class)| Series::Spent {
+                tenant: tenant.clone(),
+                model: models.name(model),
+                class: TrafficClass::ALL[class],
+                currency: Arc::clone(&self.currency),
+            });
             own.into_iter().chain(spent)
         })
     }

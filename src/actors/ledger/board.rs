@@ -20,6 +20,8 @@ struct BoardState {
     remaining: Option<Money>,
     exhausted: bool,
     resets_at: Option<Wall>,
+    /// Start of the period that charges count in; of the last one, where the budget has periods no more.
+    period_start: Wall,
     /// Counted here and nowhere else, whoever takes of them.
     limits: Option<TenantLimits>,
     account: Option<AccountSnapshot>,
@@ -55,6 +57,7 @@ impl BoardState {
     fn show(&mut self, account: &Account) {
         (self.remaining, self.exhausted) = (account.remaining(), account.is_exhausted());
         self.resets_at = account.resets_at();
+        self.period_start = account.standing().period_start;
         self.account = Some(account.snapshot());
     }
 }
@@ -114,6 +117,11 @@ impl Board {
     /// When the budget is refilled next.
     pub fn resets_at(&self) -> Option<Wall> {
         self.0.lock().resets_at
+    }
+
+    /// Start of the period that charges count in.
+    pub fn period_start(&self) -> Wall {
+        self.0.lock().period_start
     }
 
     /// Publishes an account's balance.
