@@ -41,8 +41,14 @@ pub struct Fleet {
     longest_timeout: Duration,
     stated: OnceLock<(ModelKind, Limits)>,
     standing: ArcSwapOption<Standing>,
-    figures: Mutex<Option<Figures>>,
+    /// What each quota leaves to a batch call, and what interactive traffic and batch may still take of all together; each as
+    /// it was at a moment.
+    batch: OfLate<Limits>,
+    allowances: [OfLate<Option<Allowances>>; 2],
 }
+
+/// A sum over the upstreams, and when it was taken.
+type OfLate<T> = Mutex<Option<(Mono, T)>>;
 
 /// What is true until the next change.
 struct Standing {
@@ -53,15 +59,6 @@ struct Standing {
     best: Vec<usize>,
     /// The least that refusals have taught of calls for vectors, and of rerank calls.
     learned: [Limits; 2],
-}
-
-/// Sums over many upstreams, as they were a moment ago.
-#[derive(Clone, Copy)]
-struct Figures {
-    at: Mono,
-    batch: Limits,
-    /// Of interactive traffic, and of batch.
-    allowances: [Option<Allowances>; 2],
 }
 
 impl Deref for Fleet {
@@ -91,7 +88,8 @@ impl FromIterator<Route> for Fleet {
             routes,
             stated: OnceLock::new(),
             standing: ArcSwapOption::empty(),
-            figures: Mutex::new(None),
+            batch: Mutex::default(),
+            allowances: Default::default(),
         }
     }
 }
@@ -161,14 +159,11 @@ impl Fleet {
 
     /// What a class may still take of all usable ones together; `None` before any has said so.
     pub fn allowances(&self, class: TrafficClass) -> Option<Allowances> {
-        if self.routes.len() <= FEW {
-            return self.allowances_now(class);
-        }
-        self.figures().allowances[usize::from(!class.is_interactive())]
+        self.of_late(&self.allowances[usize::from(!class.is_interactive())], || self.allowances_now(class))
     }
 
     fn batch_limits(&self) -> Limits {
-        if self.routes.len() <= FEW { self.batch_limits_now() } else { self.figures().batch }
+        self.of_late(&self.batch, || self.batch_limits_now())
     }
 
     fn standing(&self) -> Arc<Standing> {
@@ -192,18 +187,17 @@ impl Fleet {
         standing
     }
 
-    fn figures(&self) -> Figures {
-        let now = clock::mono();
-        let mut figures = self.figures.lock();
-        if let Some(known) = figures.filter(|known| now.since(known.at) < FRESH_FOR) {
-            return known;
+    /// What was summed up a moment ago; over few upstreams it is summed up each time.
+    fn of_late<T: Copy>(&self, known: &OfLate<T>, sum_up: impl FnOnce() -> T) -> T {
+        if self.routes.len() <= FEW {
+            return sum_up();
         }
-        let classes = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion];
-        *figures.insert(Figures {
-            at: now,
-            batch: self.batch_limits_now(),
-            allowances: classes.map(|class| self.allowances_now(class)),
-        })
+        let now = clock::mono();
+        let mut known = known.lock();
+        match *known {
+            Some((at, sum)) if now.since(at) < FRESH_FOR => sum,
+            _ => known.insert((now, sum_up())).1,
+        }
     }
 
     fn batch_limits_now(&self) -> Limits {
