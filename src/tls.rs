@@ -1,17 +1,17 @@
-//! The certificate that the client listener shows. It can be exchanged while the listener runs: connections that were
-//! made before go on with the old one.
+//! The certificate that the client listener shows, and whose word counts on who an upstream is. The certificate can be
+//! exchanged while the listener runs: connections that were made before go on with the old one.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
 
 /// A certificate chain and its key, read and matched.
 #[derive(Clone)]
@@ -48,6 +48,42 @@ pub fn read(cert: &Path, key: &Path) -> Result<Certificate, Unusable> {
     CertifiedKey::from_der(chain, key, &default_provider())
         .map(|certified| Certificate(Arc::new(certified)))
         .map_err(|error| Unusable::Key(format!("does not fit the certificate: {error}")))
+}
+
+/// Authorities whose word counts on who a host is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Authorities(Vec<CertificateDer<'static>>);
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{} authorities]", self.0.len())
+    }
+}
+
+impl Authorities {
+    /// Reads their certificates, PEM.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn read(file: &Path) -> Result<Authorities, String> {
+        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let certificates = read.map_err(|error| format!("cannot be read: {error}"))?;
+        let authorities = Authorities(certificates);
+        if authorities.0.is_empty() {
+            return Err("holds no certificate".to_owned());
+        }
+        authorities.roots().map(|_| authorities).map_err(|error| format!("holds no authority: {error}"))
+    }
+
+    /// What a client needs of them.
+    ///
+    /// # Errors
+    /// One of them is no certificate.
+    pub fn roots(&self) -> Result<RootCertStore, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        self.0.iter().try_for_each(|certificate| roots.add(certificate.clone()))?;
+        Ok(roots)
+    }
 }
 
 /// The certificate in force.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use awc::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -180,7 +180,7 @@ impl Worker {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let Some(worker) = weak.upgrade() else { break };
                 worker.flush_facts();
-                worker.forget_wires();
+                worker.tidy_wires();
             }
         });
         worker
@@ -232,9 +232,12 @@ impl Worker {
         Rc::clone(&known.1)
     }
 
-    /// Closes the connections to upstreams that no configuration and no request knows any more.
-    fn forget_wires(&self) {
-        self.wires.borrow_mut().retain(|_, (known, _)| known.strong_count() > 0);
+    /// Closes the connections to upstreams that no configuration and no request knows any more, and others that are idle.
+    fn tidy_wires(&self) {
+        let now = clock::mono();
+        let mut wires = self.wires.borrow_mut();
+        wires.retain(|_, (known, _)| known.strong_count() > 0);
+        wires.values().for_each(|(_, wire)| wire.tidy(now));
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.

@@ -20,7 +20,7 @@ use crate::pure::time::Wall;
 use crate::pure::utc;
 
 use super::secret::Secret;
-use crate::tls::Certificate;
+use crate::tls::{Authorities, Certificate};
 
 /// A whole, valid configuration.
 #[derive(Debug)]
@@ -466,6 +466,8 @@ pub struct Upstream {
     pub provider: Provider,
     /// Its base URL without a trailing slash; empty for the simulated provider.
     pub base_url: String,
+    /// Whose word counts on who it is, for `https:`; `None`: the authorities that browsers trust.
+    pub ca: Option<Authorities>,
     /// Its key.
     pub api_key: Option<Secret>,
     /// Its region; empty: none stated.

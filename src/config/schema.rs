@@ -224,6 +224,7 @@ const UPSTREAM: &[Key] = &[
     required("id", Type::Name),
     required("provider", Type::Choice(PROVIDERS)),
     optional("base_url", Type::Text),
+    is("ca", Type::Text, r#""""#),
     optional("api_key", Type::Secret),
     is("region", Type::Text, r#""""#),
     is("tier", Type::Int(0, 1000), "0"),

@@ -1,34 +1,38 @@
-//! The HTTP client side: connections, time limits and byte caps. Knows no provider's words.
+//! The HTTP client side: requests and answers, time limits and byte caps. Knows no provider's words.
 //!
-//! Each worker has one [`Wire`] an upstream, because awc's connection limit is one semaphore for all hosts of a
-//! client: a shared client would let one slow upstream starve the others.
+//! Each worker has one [`Wire`] an upstream, with connections of its own: nothing is locked, and a slow upstream takes
+//! nobody else's. [`pool`] keeps the connections, [`connect`] makes them, [`http1`] and [`http2`] carry a call over one.
 
+mod connect;
+pub mod framing;
+mod http1;
+mod http2;
+mod incoming;
+mod pool;
 mod stream;
 
 use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::rc::Rc;
 use std::time::Duration;
 
-use actix_tls::connect::{
-    ConnectError as TcpConnectError, ConnectInfo, Connection, Connector as TcpConnector, Resolver,
-};
-use actix_web::dev::Service as _;
-use actix_web::dev::fn_service;
-use actix_web::error::ParseError;
 use actix_web::http::Uri;
-use actix_web::rt::net::TcpStream;
-use awc::error::{ConnectError, SendRequestError};
-use awc::http::StatusCode;
-use awc::http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+use actix_web::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT,
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
 use tokio::time::timeout;
 
 use crate::config::plan::Upstream;
 use crate::crowd::Breath;
+use crate::pure::time::Mono;
 
 use super::{AuthStyle, WireRequest, auth_style};
+use connect::Origin;
+use http1::Sent;
+use http2::{Answered, Failed, Stream};
+use incoming::{Body, Incoming, Patience};
+use pool::{Lease, Pool, Way};
 
 pub use stream::Opened;
 
@@ -36,24 +40,40 @@ pub use stream::Opened;
 /// strikes only at an upstream that never stops sending.
 pub const MAX_ANSWER_BYTES: usize = 512 << 20;
 
+/// Most room, bytes, that is made on the word of a `Content-Length`.
+const MOST_ON_TRUST: usize = 64 << 20;
+
 /// Longest pause between two pieces of an answer's body.
 const BODY_IDLE: Duration = Duration::from_secs(10);
 
-/// Idle connections are closed by us after this long: shorter than the keep-alive of common servers (nginx 75 s, Node
-/// 5 s is probed by awc before reuse), so that a request rarely meets a connection that its peer is closing.
+/// Idle connections are closed by us after this long: shorter than the keep-alive of common servers (nginx 75 s; one of
+/// Node, 5 s, is looked at before it is used), so that a request rarely meets a connection that its peer is closing.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Connections are renewed after this long, so that a changed DNS entry takes effect.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// Addresses of one upstream that are remembered.
-const KNOWN_ADDRESSES: usize = 16;
+/// Paths of one upstream that are remembered.
+const KNOWN_TARGETS: usize = 16;
 
-/// What requests are, and what is wanted for them.
+/// Calls that a connection of HTTP/2 has not begun with are made on another one, so many times in all.
+const MOST_TRIES: usize = 3;
+
+/// What requests are, and what is wanted for them, unless they say so themselves.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Who asks.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("vectorgate/", env!("CARGO_PKG_VERSION")));
+
+/// What the ways in which an answer breaks off are called.
+const CUT: WireError = WireError::Broken("closed the connection in the middle of its answer");
+const UNANSWERED: WireError = WireError::Broken("closed the connection before its answer");
+const CLOSED: WireError = WireError::Broken("closed the connection");
+const BROKEN: WireError = WireError::Broken("broke the connection");
+const TOO_MUCH: WireError = WireError::NotHttp("sent more than 512 MiB in one answer");
+
+/// Headers of an answer, in the order in which they came.
+pub type Headers = Vec<(HeaderName, HeaderValue)>;
 
 /// An upstream's answer, whole.
 #[derive(Debug)]
@@ -61,7 +81,7 @@ pub struct Answer {
     /// Status.
     pub status: u16,
     /// Headers.
-    pub headers: HeaderMap,
+    pub headers: Headers,
     /// Body, as sent.
     pub body: Bytes,
 }
@@ -69,8 +89,13 @@ pub struct Answer {
 impl Answer {
     /// A header's value, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).and_then(|value| value.to_str().ok())
+        header(&self.headers, name)
     }
+}
+
+/// The value of the first header called `name`, in lower case, if it is text.
+fn header<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
+    headers.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.to_str().ok())
 }
 
 /// Why there is no answer.
@@ -98,46 +123,41 @@ impl WireError {
 
 /// One worker's way to one upstream.
 pub struct Wire {
-    client: awc::Client,
+    /// Or why there can be none.
+    pool: Result<Rc<Pool>, WireError>,
     base_url: String,
-    /// Addresses that were called, by their path.
-    known: RefCell<Vec<(String, Uri)>>,
+    known: RefCell<Vec<(String, Rc<Target>)>>,
     credential: Option<(HeaderName, HeaderValue)>,
     limit: Duration,
+}
+
+/// What all requests for one path begin with: taking an address apart costs more than finding it again.
+struct Target {
+    /// For HTTP/1.1: the request's line and the headers that are always the same.
+    opening: Bytes,
+    /// For HTTP/2.
+    address: Uri,
 }
 
 impl Wire {
     /// Prepares a client; connects to nothing yet.
     pub fn new(upstream: &Upstream) -> Wire {
-        let tcp = TcpConnector::new(Resolver::default()).service();
-        // awc never sets TCP_NODELAY; without it a body sent in several writes waits 40 ms for a delayed ACK.
-        let nodelay = fn_service(move |request: ConnectInfo<Uri>| {
-            let connecting = tcp.call(request);
-            async move {
-                let connection: Connection<Uri, TcpStream> = connecting.await?;
-                connection.io_ref().set_nodelay(true).map_err(TcpConnectError::Io)?;
-                Ok::<_, TcpConnectError>(connection)
-            }
-        });
-        let connector = awc::Connector::new()
-            .connector(nodelay)
-            .timeout(upstream.connect_timeout)
-            .handshake_timeout(upstream.connect_timeout)
-            .conn_keep_alive(KEEP_ALIVE)
-            .conn_lifetime(LIFETIME)
-            .limit(upstream.max_concurrency);
-        let client = awc::Client::builder()
-            .connector(connector)
-            .no_default_headers()
-            .disable_redirects()
-            .disable_timeout()
-            .finish();
+        let unusable = WireError::Connect("could not be connected to");
+        let base = Uri::try_from(upstream.base_url.as_str()).map_err(|_| unusable);
+        let origin = base.and_then(|base| Origin::new(&base, upstream.connect_timeout, upstream.ca.as_ref()));
         Wire {
-            client,
+            pool: origin.map(|origin| Pool::new(origin, upstream.max_concurrency)),
             base_url: upstream.base_url.clone(),
             known: RefCell::default(),
             credential: credential(upstream),
             limit: upstream.timeout,
+        }
+    }
+
+    /// Closes connections that have not been used for long; to be called now and then.
+    pub fn tidy(&self, now: Mono) {
+        if let Ok(pool) = &self.pool {
+            pool.tidy(now);
         }
     }
 
@@ -148,81 +168,147 @@ impl Wire {
     /// Every way in which no whole HTTP answer came back. An answer of any status is `Ok`.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection; the upstream may or may not have done the work.
+    /// Dropping the future gives the call up; the upstream may or may not have done the work.
     pub async fn call(
         &self,
         request: WireRequest,
         extra: &[(HeaderName, HeaderValue)],
         breath: Breath,
     ) -> Result<Answer, WireError> {
-        match timeout(self.limit, self.exchange(request, extra, breath)).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => Err(WireError::Timeout),
+        let exchange = async { self.send(request, extra).await?.whole(Patience::Each(BODY_IDLE), breath).await };
+        timeout(self.limit, exchange).await.unwrap_or(Err(WireError::Timeout))
+    }
+
+    /// Sends `request` over whatever connection there is, and waits for the head of its answer.
+    ///
+    /// A request of which not a byte was taken, or which the far end says it has not begun with, is sent again. All
+    /// others may have been worked on, and cost money: who asked decides about another try.
+    async fn send(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Incoming, WireError> {
+        let pool = self.pool.as_ref().map_err(Clone::clone)?;
+        let target = self.target(&request.path, &pool.origin().authority)?;
+        let mut head = None;
+        let mut tries = 0;
+        loop {
+            match pool.way().await? {
+                Way::Http1(lease) => {
+                    let (head, body) = match &mut head {
+                        Some(sent) => sent,
+                        None => head.insert(self.http1(&target, &request, extra)?),
+                    };
+                    if let Some(incoming) = over_http1(lease, head.clone(), body.clone()).await? {
+                        return Ok(incoming);
+                    }
+                }
+                Way::Http2(stream) => match Box::pin(self.over_http2(stream, &target, &request, extra)).await {
+                    Ok(Answered { status, headers, body }) => {
+                        return Ok(Incoming { status, headers, body: Body::Http2(Box::new(body)) });
+                    }
+                    Err(Failed::Perhaps(error)) => return Err(error),
+                    Err(Failed::Untouched) => {
+                        tries += 1;
+                        if tries == MOST_TRIES {
+                            return Err(UNANSWERED);
+                        }
+                    }
+                },
+            }
         }
     }
 
-    /// The address of a path; an upstream has few, and taking one apart costs more than finding it again.
-    fn address(&self, path: &str) -> Option<Uri> {
+    fn target(&self, path: &str, authority: &str) -> Result<Rc<Target>, WireError> {
         let mut known = self.known.borrow_mut();
-        if let Some((_, address)) = known.iter().find(|(known, _)| known == path) {
-            return Some(address.clone());
+        if let Some((_, target)) = known.iter().find(|(known, _)| known == path) {
+            return Ok(Rc::clone(target));
         }
-        let address = Uri::try_from(format!("{}{path}", self.base_url)).ok()?;
-        if known.len() < KNOWN_ADDRESSES {
-            known.push((path.to_owned(), address.clone()));
+        let address = Uri::try_from(format!("{}{path}", self.base_url)).map_err(|_| BROKEN)?;
+        let mut opening = BytesMut::with_capacity(512);
+        let line = address.path_and_query().ok_or(BROKEN)?;
+        write!(opening, "POST {line} HTTP/1.1\r\nhost: {authority}\r\n").map_err(|_| BROKEN)?;
+        for (name, value) in [&(USER_AGENT, AGENT)].into_iter().chain(&self.credential) {
+            put(&mut opening, name.as_str(), value.as_bytes());
         }
-        Some(address)
+        let target = Rc::new(Target { opening: opening.freeze(), address });
+        if known.len() < KNOWN_TARGETS {
+            known.push((path.to_owned(), Rc::clone(&target)));
+        }
+        Ok(target)
     }
 
-    async fn exchange(
+    /// A request as HTTP/1.1 writes it: in one piece, or a large body behind it.
+    fn http1(
         &self,
-        request: WireRequest,
+        target: &Target,
+        request: &WireRequest,
         extra: &[(HeaderName, HeaderValue)],
-        mut breath: Breath,
-    ) -> Result<Answer, WireError> {
-        let mut sending = match self.address(&request.path) {
-            Some(address) => self.client.post(address),
-            // The client says what is wrong with it.
-            None => self.client.post(format!("{}{}", self.base_url, request.path)),
-        };
-        sending = sending
-            .insert_header((CONTENT_TYPE, JSON))
-            .insert_header((ACCEPT, JSON))
-            .insert_header((USER_AGENT, AGENT));
+    ) -> Result<(Bytes, Bytes), WireError> {
+        let WireRequest { headers, body, .. } = request;
+        let together = body.len() <= http1::TOGETHER;
+        let mut head = BytesMut::with_capacity(target.opening.len() + 512 + if together { body.len() } else { 0 });
+        head.extend_from_slice(&target.opening);
+        for name in defaults(request) {
+            put(&mut head, name.as_str(), JSON.as_bytes());
+        }
+        for (name, value) in headers {
+            let value = HeaderValue::from_str(value).map_err(|_| BROKEN)?;
+            put(&mut head, name, value.as_bytes());
+        }
+        for (name, value) in extra {
+            put(&mut head, name.as_str(), value.as_bytes());
+        }
+        write!(head, "content-length: {}\r\n\r\n", body.len()).map_err(|_| BROKEN)?;
+        if together {
+            head.extend_from_slice(body);
+        }
+        Ok((head.freeze(), if together { Bytes::new() } else { body.clone() }))
+    }
+
+    async fn over_http2(
+        &self,
+        stream: Stream,
+        target: &Target,
+        request: &WireRequest,
+        extra: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answered, Failed> {
+        let broken = |_error: http::Error| Failed::Perhaps(BROKEN);
+        let mut sending = http::Request::post(target.address.clone()).version(http::Version::HTTP_2);
+        sending = sending.header(USER_AGENT, AGENT).header(CONTENT_LENGTH, request.body.len());
+        for name in defaults(request) {
+            sending = sending.header(name, JSON);
+        }
         for (name, value) in &request.headers {
-            sending = sending.insert_header((*name, value.as_str()));
+            sending = sending.header(*name, value.as_str());
         }
         for (name, value) in self.credential.iter().chain(extra) {
-            sending = sending.insert_header((name.clone(), value.clone()));
+            sending = sending.header(name, value);
         }
-        let mut response = sending.send_body(request.body).await.map_err(|error| classify(&error))?;
-        let status = response.status();
-        let headers = response.headers().clone();
-        let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
-        let mut body = BytesMut::new();
-        while let Some(piece) = timeout(BODY_IDLE, response.next()).await.map_err(|_elapsed| WireError::Timeout)? {
-            let piece = piece.map_err(|_| WireError::Broken("closed the connection in the middle of its answer"))?;
-            if body.len() + piece.len() > MAX_ANSWER_BYTES {
-                return Err(WireError::NotHttp("sent more than 512 MiB in one answer"));
-            }
-            if body.is_empty() {
-                // One allocation of the right size; a lying length is bounded by what a sane answer may have.
-                body.reserve(declared.unwrap_or(0).clamp(piece.len(), 64 << 20));
-            }
-            body.extend_from_slice(&piece);
-            breath.moved(piece.len()).await;
-        }
-        if declared.is_some_and(|declared| declared != body.len()) {
-            return Err(WireError::Broken("closed the connection in the middle of its answer"));
-        }
-        if status == StatusCode::SWITCHING_PROTOCOLS || status.is_informational() {
-            return Err(WireError::NotHttp("answered with an interim status"));
-        }
-        // Grown without knowing its length it may have much more room than it needs, and its vectors may be kept for long.
-        let body =
-            if body.capacity() > body.len() + body.len() / 8 { Bytes::copy_from_slice(&body) } else { body.freeze() };
-        Ok(Answer { status: status.as_u16(), headers, body })
+        stream.call(sending.body(()).map_err(broken)?, request.body.clone()).await
     }
+}
+
+/// Sends a request over `lease`; `None` if the connection had been closed before a byte of it could be sent.
+async fn over_http1(mut lease: Lease, head: Bytes, body: Bytes) -> Result<Option<Incoming>, WireError> {
+    let mut buf = BytesMut::new();
+    let sent = http1::send(lease.io(), head, body, &mut buf).await;
+    if sent == Sent::Nothing {
+        return if lease.is_new() { Err(CLOSED) } else { Ok(None) };
+    }
+    let read = http1::head(lease.io(), &mut buf).await;
+    let head = read.map_err(|error| if sent == Sent::Partly && error == UNANSWERED { CLOSED } else { error })?;
+    let reusable = head.reusable && sent == Sent::Whole;
+    let body = http1::Body::new(lease, buf, head.framing, reusable);
+    Ok(Some(Incoming { status: head.status, headers: head.headers, body: Body::Http1(body) }))
+}
+
+fn put(head: &mut BytesMut, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        head.extend_from_slice(part);
+    }
+}
+
+/// The headers that a request of JSON for JSON needs and does not state.
+fn defaults(request: &WireRequest) -> impl Iterator<Item = HeaderName> {
+    let stated = |name: &HeaderName| request.headers.iter().any(|(stated, _)| name == stated);
+    [CONTENT_TYPE, ACCEPT].into_iter().filter(move |name| !stated(name))
 }
 
 fn credential(upstream: &Upstream) -> Option<(HeaderName, HeaderValue)> {
@@ -235,30 +321,4 @@ fn credential(upstream: &Upstream) -> Option<(HeaderName, HeaderValue)> {
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);
     Some((name, value))
-}
-
-fn classify(error: &SendRequestError) -> WireError {
-    match error {
-        SendRequestError::Connect(connect) => match connect {
-            ConnectError::Resolver(_) | ConnectError::NoRecords | ConnectError::Unresolved => {
-                WireError::Connect("has a host name that cannot be resolved")
-            }
-            ConnectError::Timeout => WireError::Connect("did not accept the connection in time"),
-            ConnectError::Io(io) if io.kind() == std::io::ErrorKind::ConnectionRefused => {
-                WireError::Connect("refused the connection")
-            }
-            // The client library says so of any connection that was closed while an answer was awaited: the request
-            // had been sent, and the upstream may well be up.
-            ConnectError::Disconnected => WireError::Broken("closed the connection before its answer"),
-            ConnectError::SslIsNotSupported => WireError::Connect("failed the TLS handshake"),
-            _ => WireError::Connect("could not be connected to"),
-        },
-        SendRequestError::Timeout => WireError::Timeout,
-        SendRequestError::Send(_) | SendRequestError::H2(_) => WireError::Broken("closed the connection"),
-        SendRequestError::Response(parse) => match parse {
-            ParseError::Incomplete | ParseError::Io(_) => WireError::Broken("closed the connection before its answer"),
-            _ => WireError::NotHttp("answered with something that is not HTTP"),
-        },
-        _ => WireError::Broken("broke the connection"),
-    }
 }

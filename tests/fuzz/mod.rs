@@ -199,6 +199,11 @@ fn heads_of_requests() {
 }
 
 #[test]
+fn heads_of_upstreams() {
+    check("upstream_heads");
+}
+
+#[test]
 fn lines_of_the_ledger() {
     check("ledger_lines");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use vectorgate::cache::remote;
@@ -22,6 +22,7 @@ use vectorgate::dialects::client::{self, ParsedEmbed, ParsedRerank};
 use vectorgate::dialects::json::write_inputs;
 use vectorgate::dialects::rerank::{Document, RerankOptions, RerankRequest};
 use vectorgate::dialects::upstream::{self, Expect};
+use vectorgate::dialects::wire::framing::{self, Framing};
 use vectorgate::dialects::{ClientDialect, Dtype, EmbedRequest, Encoding, WireRequest};
 use vectorgate::edge::body::coding::{Coding, Decoder};
 use vectorgate::edge::scan::{Item, Scan, ScanError, ScanLimits, Scanner};
@@ -39,7 +40,7 @@ use vectorgate::vector::Vector;
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("body_scanner", body_scanner),
     ("client_requests", client_requests),
     ("provider_answers", provider_answers),
@@ -51,6 +52,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("chat_streams", chat_streams),
     ("vectors", vectors),
     ("request_heads", request_heads),
+    ("upstream_heads", upstream_heads),
     ("ledger_lines", ledger_lines),
 ];
 
@@ -549,6 +551,38 @@ pub fn request_heads(data: &[u8]) {
             assert_eq!(Coding::read(coding.name()), Ok(Some(coding)));
         }
     }
+}
+
+/// The first byte is the length of the pieces. However an upstream's answer is cut, its status, its body and what follows are
+/// the same, and a body is never longer than its head says.
+pub fn upstream_heads(data: &[u8]) {
+    let Some((piece, answer)) = data.split_first() else { return };
+    let whole = framed(answer, usize::MAX);
+    assert_eq!(framed(answer, usize::from(*piece)), whole);
+    if let Ok(Some((_, length, body, _))) = whole {
+        assert!(length.is_none_or(|length| body.len() as u64 <= length) && body.len() <= answer.len());
+    }
+}
+
+/// Status, stated length, body and rest of an HTTP/1 answer.
+type Framed = (u16, Option<u64>, Vec<u8>, Vec<u8>);
+
+fn framed(answer: &[u8], piece: usize) -> Result<Option<Framed>, framing::Malformed> {
+    let (mut buf, mut seen, mut begun, mut body) = (BytesMut::new(), 0, None, Vec::new());
+    for chunk in answer.chunks(piece.max(1)) {
+        buf.extend_from_slice(chunk);
+        if begun.is_none() {
+            begun = framing::head(&mut buf, &mut seen)?.map(|head| {
+                let length = if let Framing::Length(length) = head.framing { Some(length) } else { None };
+                (head, length)
+            });
+        }
+        let Some((head, _)) = &mut begun else { continue };
+        while let Some(piece) = head.framing.take(&mut buf)? {
+            body.extend_from_slice(&piece);
+        }
+    }
+    Ok(begun.map(|(head, length)| (head.status, length, body, buf.to_vec())))
 }
 
 /// Records as JSON, a line each, and after an empty line whatever a crash left behind them. What was written whole reads

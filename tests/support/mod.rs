@@ -1,5 +1,6 @@
 //! A gateway as a real process with a configuration of its own, and clients that speak to it.
 
+pub mod front;
 pub mod gateway;
 pub mod raw;
 pub mod redis;

@@ -1,6 +1,7 @@
 //! Outages, quota, queues and failover through real processes and sockets.
 
 mod breaker;
+mod connections;
 mod failover;
 mod hedge;
 mod keys;

@@ -1,5 +1,6 @@
 //! `[[upstreams]]`: addresses, keys, what each serves.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use actix_web::http::Uri;
@@ -14,6 +15,7 @@ use crate::config::problem::Report;
 use crate::config::schema::{Type, key_named};
 use crate::config::secret::Secret;
 use crate::ids::{ModelName, UpstreamId};
+use crate::tls::Authorities;
 
 /// An upstream and where it is written.
 pub(super) struct UpstreamEntry<'a> {
@@ -44,6 +46,7 @@ pub(super) fn build<'a>(
             id: UpstreamId::from(id),
             provider,
             base_url,
+            ca: ca(fields, report),
             api_key,
             region: fields.text("region").to_owned(),
             tier: fields.int("tier"),
@@ -79,6 +82,13 @@ fn api_key(fields: &Fields, environment: &Environment, report: &mut Report) -> O
         fields.problem(report, "api_key", what, "check that it was copied whole and alone");
     }
     Some(key)
+}
+
+fn ca(fields: &Fields, report: &mut Report) -> Option<Authorities> {
+    let file = Some(fields.text("ca")).filter(|file| !file.is_empty())?;
+    let read = Authorities::read(Path::new(file));
+    let right = "a PEM file of certificates; the path is relative to the current directory";
+    read.map_err(|what| fields.problem(report, "ca", format!("the file {file} {what}"), right)).ok()
 }
 
 /// Where a provider answers when no `base_url` is given.

@@ -189,6 +189,12 @@ fn addresses_and_urls() {
     let place = "t.toml:8: upstreams[0].base_url (a): ";
     let expected = "expected http:// or https:// with a host and no user, query or fragment";
     check(&with("ftp://h/"), &[&format!("{place}the scheme \"ftp\" cannot be called; {expected}")]);
+    let not_there = valid_but("provider = \"tei\"", "provider = \"tei\"\nca = \"no such file\"");
+    let problems = load_text(&not_there, &[]).expect_err("a problem").to_string();
+    assert!(
+        problems.starts_with("t.toml:8: upstreams[0].ca (a): the file no such file cannot be read: "),
+        "{problems}"
+    );
     check(&with("tei:8080"), &[&format!("{place}is not an absolute URL; {expected}")]);
     check(&with("http://user:secret@h"), &[&format!("{place}holds more than scheme, host and path; {expected}")]);
     check(&with("http://h?x=1"), &[&format!("{place}holds more than scheme, host and path; {expected}")]);

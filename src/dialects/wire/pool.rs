@@ -1,0 +1,202 @@
+//! A worker's connections to one upstream: who may use one, which is used next, and when one is closed. Owns no request.
+//!
+//! The connection that was used last is used next. It is the least likely to have been closed by its far end, and after
+//! a burst those that are not needed any more grow old and go, where taking turns would keep all of them alive.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::connect::{Io, Origin};
+use super::http2::{Lines, Stream};
+use super::{BROKEN, KEEP_ALIVE, LIFETIME, WireError};
+use crate::clock;
+use crate::pure::time::Mono;
+
+/// The connections to one upstream.
+pub(super) struct Pool {
+    origin: Origin,
+    /// Calls at once; each waits here for its turn, first come, first served.
+    turns: Arc<Semaphore>,
+    /// Nobody's at the moment; the last used is the last.
+    idle: RefCell<VecDeque<Idle>>,
+    lines: Lines,
+    /// Whether one connection is enough for many calls. Held while one is made to a host of which that is not known, or
+    /// known: calls that come together shall not make one each.
+    speaks: Cell<Speaks>,
+    connecting: Mutex<()>,
+}
+
+/// What the far end chose when it was connected to last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    /// It has not been asked yet.
+    Unknown,
+    Http1,
+    Http2,
+}
+
+struct Idle {
+    io: Io,
+    created: Mono,
+    used: Mono,
+}
+
+/// A way to make one call.
+pub(super) enum Way {
+    /// A connection of its own.
+    Http1(Lease),
+    /// A stream of a connection.
+    Http2(Stream),
+}
+
+/// A connection of HTTP/1.1 that one call has for itself. Dropped, it is closed.
+pub(super) struct Lease {
+    pool: Rc<Pool>,
+    io: Io,
+    created: Mono,
+    is_new: bool,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Pool {
+    /// No connection yet, and at most `at_once` calls.
+    pub fn new(origin: Origin, at_once: usize) -> Rc<Pool> {
+        let speaks = if origin.is_secure() { Speaks::Unknown } else { Speaks::Http1 };
+        Rc::new(Pool {
+            origin,
+            turns: Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS))),
+            idle: RefCell::default(),
+            lines: Lines::default(),
+            speaks: Cell::new(speaks),
+            connecting: Mutex::new(()),
+        })
+    }
+
+    /// Where it leads.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// A way for the next call, as soon as it may be made.
+    ///
+    /// # Errors
+    /// [`WireError::Connect`].
+    ///
+    /// # Cancel safety
+    /// Safe: the next call is let in.
+    pub async fn way(self: &Rc<Pool>) -> Result<Way, WireError> {
+        let turn = match Arc::clone(&self.turns).try_acquire_owned() {
+            Ok(turn) => turn,
+            Err(_taken) => Arc::clone(&self.turns).acquire_owned().await.map_err(|_closed| BROKEN)?,
+        };
+        let now = clock::mono();
+        if let Some(Idle { io, created, .. }) = self.take_idle(now) {
+            return Ok(Way::Http1(Lease { pool: Rc::clone(self), io, created, is_new: false, _turn: turn }));
+        }
+        // Rare, and large: it shall not be part of every call's future.
+        Box::pin(self.new_way(turn)).await
+    }
+
+    fn take_idle(&self, now: Mono) -> Option<Idle> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(mut last) = idle.pop_back() {
+            if !last.is_old(now) && last.io.is_quiet() {
+                return Some(last);
+            }
+            last.io.close();
+        }
+        None
+    }
+
+    async fn new_way(self: &Rc<Pool>, turn: OwnedSemaphorePermit) -> Result<Way, WireError> {
+        if self.speaks.get() == Speaks::Http1 {
+            return self.connect(turn).await;
+        }
+        let free = |turn| match self.lines.free(clock::mono()) {
+            Some(line) => Ok(Way::Http2(line.stream(turn))),
+            None => Err(turn),
+        };
+        let turn = match free(turn) {
+            Ok(way) => return Ok(way),
+            Err(turn) => turn,
+        };
+        // Whoever waits for another's attempt waits no longer than for its own.
+        let patience = self.origin.patience();
+        let Ok(alone) = timeout(patience, self.connecting.lock()).await else {
+            return Err(WireError::Connect("did not accept the connection in time"));
+        };
+        let turn = match free(turn) {
+            Ok(way) => return Ok(way),
+            Err(turn) => turn,
+        };
+        if self.speaks.get() == Speaks::Http1 {
+            drop(alone);
+        }
+        self.connect(turn).await
+    }
+
+    async fn connect(self: &Rc<Pool>, turn: OwnedSemaphorePermit) -> Result<Way, WireError> {
+        let (io, two) = self.origin.connect().await?;
+        let created = clock::mono();
+        self.speaks.set(if two { Speaks::Http2 } else { Speaks::Http1 });
+        if two {
+            let line = self.lines.open(io, created).await?;
+            return Ok(Way::Http2(line.stream(turn)));
+        }
+        Ok(Way::Http1(Lease { pool: Rc::clone(self), io, created, is_new: true, _turn: turn }))
+    }
+
+    /// Closes what has not been used for long, and renews what is old.
+    pub fn tidy(&self, now: Mono) {
+        let mut idle = self.idle.borrow_mut();
+        while idle.front().is_some_and(|first| first.is_old(now)) {
+            idle.pop_front().into_iter().for_each(|first| first.io.close());
+        }
+        drop(idle);
+        self.lines.tidy(now);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for idle in self.idle.get_mut().drain(..) {
+            idle.io.close();
+        }
+    }
+}
+
+impl Idle {
+    fn is_old(&self, now: Mono) -> bool {
+        is_old(self.created, self.used, now)
+    }
+}
+
+/// Whether a connection is to be replaced.
+pub(super) fn is_old(created: Mono, used: Mono, now: Mono) -> bool {
+    let longer = |since: Mono, most: Duration| now.since(since) > most;
+    longer(used, KEEP_ALIVE) || longer(created, LIFETIME)
+}
+
+impl Lease {
+    /// The connection.
+    pub fn io(&mut self) -> &mut Io {
+        &mut self.io
+    }
+
+    /// Whether nothing has been sent over it before.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Its answer is complete and it can carry another one.
+    pub fn give_back(self) {
+        let Lease { pool, io, created, .. } = self;
+        pool.idle.borrow_mut().push_back(Idle { io, created, used: clock::mono() });
+    }
+}
