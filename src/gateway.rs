@@ -2,6 +2,7 @@
 //! exchanges parts of it while it runs.
 //!
 //! - [`build`]: a [`Running`] from a plan, with the living parts of the one before
+//! - [`balances`]: the tenants' balances that live
 //! - [`reload`]: another configuration
 //! - [`tenants`]: tenants, keys and credits by the admin side
 //! - [`directory`]: those of all replicas, where they share them
@@ -9,6 +10,7 @@
 //! - [`audit`]: what was done by the admin side
 
 mod audit;
+mod balances;
 mod build;
 mod collections;
 mod directory;
@@ -188,7 +190,7 @@ impl Gateway {
         gateway.warn_of_retirements(&running.plan);
         actix_web::rt::spawn(retain(Arc::downgrade(&gateway)));
         actix_web::rt::spawn(write_again(Arc::downgrade(&gateway)));
-        actix_web::rt::spawn(look_at_loans(Arc::downgrade(&gateway)));
+        actix_web::rt::spawn(look_over(Arc::downgrade(&gateway)));
         if let Some(handovers) = gateway.directory().and_then(|directory| directory.handovers()) {
             actix_web::rt::spawn(directory::listen(Arc::downgrade(&gateway), handovers));
         }
@@ -225,14 +227,25 @@ async fn write_again(gateway: Weak<Gateway>) {
     }
 }
 
-/// How often holds past their time are looked for in what is lent: a walk over the tenants, so not too often.
-const LOOK_AT_LOANS_EVERY: Duration = Duration::from_secs(10);
+/// How often balances are looked over: a walk over the tenants, so not too often.
+const LOOK_OVER_EVERY: Duration = Duration::from_secs(10);
 
-async fn look_at_loans(gateway: Weak<Gateway>) {
+/// Balances of tenants that left which are forgotten before a change of the configuration may come in between.
+const FORGOTTEN_AT_ONCE: usize = 256;
+
+/// Looks for holds past their time in what is lent, and forgets what is no longer needed of names that left the
+/// configuration.
+async fn look_over(gateway: Weak<Gateway>) {
     loop {
-        tokio::time::sleep(LOOK_AT_LOANS_EVERY).await;
+        tokio::time::sleep(LOOK_OVER_EVERY).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        gateway.parts.look_at_loans(clock::mono());
+        let balances = gateway.parts.balances();
+        balances.look_at_loans(clock::mono());
+        for departed in balances.departed().chunks(FORGOTTEN_AT_ONCE) {
+            let _unchanged = gateway.changing.lock().await;
+            balances.forget(departed).await;
+        }
+        gateway.telemetry.metrics.forget_departed(clock::mono());
     }
 }
 
@@ -288,7 +301,7 @@ fn with_given_tenants(
 /// The tenants that were made on the admin side, whether the file names them too or not.
 fn given_tenants(journal: &Journal) -> Vec<GivenTenant> {
     journal.with_book(|book| {
-        let made = book.tenants.iter().filter_map(|(id, page)| Some((id, page.created.as_ref()?)));
-        made.map(|(id, settings)| GivenTenant { id: id.clone(), settings: settings.clone() }).collect()
+        let made = book.tenants.with_details().filter_map(|(id, page)| Some((id, page.created.clone()?)));
+        made.map(|(id, settings)| GivenTenant { id, settings }).collect()
     })
 }

@@ -5,6 +5,7 @@
 //! points to.
 
 pub mod collections;
+mod fleet;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::store::redis::account::SharedAccount;
 use crate::store::redis::ledger::SharedLedger;
 
 use collections::Collections;
+pub use fleet::Fleet;
 
 /// One configuration in force.
 pub struct Running {
@@ -100,7 +102,7 @@ pub struct ModelRuntime {
     pub plan: Arc<Model>,
     /// Upstreams whose vectors are of this model's space, in the order of the file; `Arc` because an ask to the
     /// router carries them.
-    pub routes: Arc<[Route]>,
+    pub routes: Arc<Fleet>,
     /// What each of its answers says of it.
     pub said: Said,
     /// Whether an upstream that serves it has a limit of tokens.
@@ -144,7 +146,7 @@ impl ModelRuntime {
             said: Said::of(&plan),
             plan,
             tokens_limited: routes.iter().any(|route| route.upstream.plan.tpm.is_some()),
-            routes: routes.into(),
+            routes: Arc::new(routes.into_iter().collect()),
             learned_width: AtomicU32::new(0),
             correction: Mutex::new(Correction::default()),
         }
@@ -177,7 +179,7 @@ impl ModelRuntime {
 
     /// The price of an input token at the dearest upstream that serves it, else the model's own.
     pub fn dearest_input(&self) -> Option<UnitPrice> {
-        let served = self.routes.iter().filter_map(|route| route.prices.input).max_by_key(|price| price.0);
+        let served = self.routes.prices().iter().filter_map(|prices| prices.input).max_by_key(|price| price.0);
         served.or(self.plan.prices.input)
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -60,7 +61,8 @@ pub struct Worker {
     pub cut: CancellationToken,
     /// Writes what the requests of this thread put into the journal.
     pub scribe: Scribe,
-    wires: RefCell<Vec<KnownWire>>,
+    /// By the address of the configuration, which is no other's as long as the entry is there.
+    wires: RefCell<HashMap<*const Upstream, KnownWire>>,
     served: RefCell<ServedBatch>,
 }
 
@@ -168,7 +170,7 @@ impl Worker {
             cut,
             crowd: Rc::default(),
             scribe,
-            wires: RefCell::new(Vec::new()),
+            wires: RefCell::default(),
             served: RefCell::default(),
         });
         let weak = Rc::downgrade(&worker);
@@ -225,20 +227,16 @@ impl Worker {
     /// requests that began before it are under way, so that the two never take turns in one place.
     pub fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        if let Some((_, wire)) = wires.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(plan))) {
-            return Rc::clone(wire);
-        }
-        let wire = Rc::new(Wire::new(plan));
-        wires.push((Arc::downgrade(plan), Rc::clone(&wire)));
-        wire
+        let known = wires.entry(Arc::as_ptr(plan)).or_insert_with(|| (Arc::downgrade(plan), Rc::new(Wire::new(plan))));
+        Rc::clone(&known.1)
     }
 
     /// Closes the connections to upstreams that no configuration and no request knows any more, and others that are idle.
     fn tidy_wires(&self) {
         let now = clock::mono();
         let mut wires = self.wires.borrow_mut();
-        wires.retain(|(known, _)| known.strong_count() > 0);
-        wires.iter().for_each(|(_, wire)| wire.tidy(now));
+        wires.retain(|_, (known, _)| known.strong_count() > 0);
+        wires.values().for_each(|(_, wire)| wire.tidy(now));
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.

@@ -171,6 +171,12 @@ struct ExpireTick;
 #[rtype(result = "()")]
 pub struct LoanLapsed;
 
+/// Its tenant has left the configuration, and nobody who could spend the balance is left. Answers whether it may be forgotten:
+/// all of it is on the journal, from which it comes back whole when the tenant does. From a yes on the actor grants nothing.
+#[derive(Debug, Message)]
+#[rtype(result = "bool")]
+pub struct Leave;
+
 /// Panics inside the handler: drills that the supervision holds.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -184,6 +190,8 @@ pub struct LedgerActor {
     /// Holds that were given up before they were asked for.
     forsaken: BTreeSet<HoldId>,
     tick: Option<(Mono, SpawnHandle)>,
+    /// Whether the balance was given up: the journal's word on it is the only one from then on.
+    left: bool,
     /// Where the time of day comes from.
     wall: fn() -> Wall,
     board: Arc<Board>,
@@ -206,6 +214,7 @@ impl LedgerActor {
             line: Line::default(),
             forsaken: BTreeSet::new(),
             tick: None,
+            left: false,
             wall: clock::wall,
             board,
             journal,
@@ -248,7 +257,7 @@ impl LedgerActor {
 
     /// Decides an ask at once, or lets it wait; then the answer comes over the channel.
     fn place_or_wait(&mut self, ask: PlaceHold, now: Mono) -> Result<Verdict, oneshot::Receiver<Verdict>> {
-        if self.forsaken.remove(&ask.id) {
+        if self.left || self.forsaken.remove(&ask.id) {
             return Ok(Err(HoldRefusal::Unavailable));
         }
         // Those who came first are served first, or a stream of small asks would starve a large one.
@@ -403,7 +412,31 @@ impl LedgerActor {
         self.finish(now);
     }
 
+    /// Gives the balance up if nothing of it is under way and the journal says the same of it, to the last digit. What the
+    /// journal does not have yet, or never took, is remembered here alone.
+    fn leave(&mut self, now: Mono) -> bool {
+        self.board.call_in(&mut self.account);
+        self.roll();
+        self.expire(now);
+        let idle = self.line.is_empty() && !self.account.has_open_holds() && self.board.is_unlimited(now);
+        let is_kept = || {
+            self.journal.with_book(|book| {
+                let standing = book.tenants.get(&self.tenant).map(|page| page.standing());
+                standing.unwrap_or_default() == *self.account.standing()
+            })
+        };
+        // Of what replicas share nothing is here.
+        self.left = idle && (self.board.is_of_shared_ledger() || is_kept());
+        if !self.left {
+            self.finish(now);
+        }
+        self.left
+    }
+
     fn finish(&mut self, now: Mono) {
+        if self.left {
+            return;
+        }
         self.serve_waiting(now);
         // Those who wait come before any other.
         if self.line.is_empty() {
@@ -428,6 +461,9 @@ impl LedgerActor {
     }
 
     fn tick_at(&mut self, next: Mono, now: Mono, context: &mut Context<Self>) {
+        if self.left {
+            return;
+        }
         if let Some((set, handle)) = self.tick {
             if set <= next {
                 return;
@@ -608,6 +644,21 @@ impl Handler<LoanLapsed> for LedgerActor {
         let now = clock::mono();
         let _restarting = guarded::<Self, _>(context, ActorKind::Ledger, || self.look_over(now));
         self.arm(now, context);
+    }
+}
+
+impl Handler<Leave> for LedgerActor {
+    type Result = bool;
+
+    /// Once the last address is dropped and no timer is set, the actor ends.
+    fn handle(&mut self, _: Leave, context: &mut Self::Context) -> Self::Result {
+        let now = clock::mono();
+        let left = guarded::<Self, _>(context, ActorKind::Ledger, || self.leave(now)).unwrap_or(false);
+        if left && let Some((_, tick)) = self.tick.take() {
+            context.cancel_future(tick);
+        }
+        self.arm(now, context);
+        left
     }
 }
 

@@ -1,7 +1,7 @@
 //! The router actor: one question from a worker, one answer, however many actors have a say in it.
 //!
 //! Asks the tenant's ledger for the hold and the vector-compatible upstreams for a permit by hops on its own thread, in
-//! the order that [`select`] gives, and owns the two things that only make sense over all upstreams: the retry budget
+//! the order that [`select`](crate::pure::select) gives, and owns the two things that only make sense over all upstreams: the retry budget
 //! and the service levels. It never leaves the candidates that an ask carries, and
 //! those are all of one vector space.
 
@@ -17,15 +17,14 @@ use crate::ids::{UpstreamId, WaiterId};
 use crate::pure::admission::{Ask, Refusal, Why};
 use crate::pure::money::Money;
 use crate::pure::retry::RetryBudget;
-use crate::pure::select::{self, Candidate};
 use crate::pure::service_levels::{Fact, Histories, Promises, ServiceLevels, Snapshot};
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::{Fleet, Route};
 use crate::telemetry::Telemetry;
 
 use super::keeper::{ActorKind, guarded};
 use super::ledger::{HoldRefusal, LedgerActor, PlaceHold};
-use super::upstream::{Missed, Permit, TryPermit, UpstreamHandle, WaitPermit};
+use super::upstream::{Missed, Permit, TryPermit, WaitPermit};
 
 /// Asks for a permit at one of `routes`, and for `hold` first.
 #[derive(Message)]
@@ -34,7 +33,7 @@ pub struct Reserve {
     /// The hold to place before a permit is asked for, and who owns the balance.
     pub hold: Option<(Addr<LedgerActor>, PlaceHold)>,
     /// Ways to get the vectors; all of one space.
-    pub routes: Arc<[Route]>,
+    pub routes: Arc<Fleet>,
     /// Upstreams that failed this very work already: tried last.
     pub avoid: Vec<UpstreamId>,
     /// Whether this repeats work that failed, and so must fit into the retry budget.
@@ -197,13 +196,16 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         }
         None => Money::ZERO,
     };
-    if !ask.retry {
+    if !ask.retry && ask.routes.any_down() {
         for route in ask.routes.iter().filter(|route| route.upstream.board.down()) {
             route.upstream.actor.do_send(Missed);
         }
     }
     let mut refusals = Vec::new();
-    for route in order(&ask.routes, &ask.avoid, ask.rolls) {
+    // The others are put in order only if the first one refuses.
+    let first = ask.routes.best(&ask.avoid, ask.rolls);
+    let others = std::iter::once_with(|| ask.routes.order(&ask.avoid, ask.rolls)).flatten();
+    for route in first.into_iter().chain(others.filter(|route| Some(*route) != first)) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
             Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),
@@ -222,24 +224,6 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         }
     }
     Err(Unreserved::Refused(most_telling(refusals)))
-}
-
-/// The order in which `routes` are asked, by what their upstreams have published.
-pub fn order(routes: &[Route], avoid: &[UpstreamId], rolls: [f64; 2]) -> impl Iterator<Item = usize> + use<> {
-    let candidates = routes.iter().enumerate();
-    let candidates = candidates.map(|(index, route)| candidate(index, &route.upstream, avoid)).collect();
-    select::order(candidates, rolls).into_iter().map(|candidate| candidate.id)
-}
-
-fn candidate(index: usize, upstream: &UpstreamHandle, avoid: &[UpstreamId]) -> Candidate<usize> {
-    Candidate {
-        id: index,
-        tier: upstream.plan.tier,
-        probing: upstream.board.probing(),
-        usable: upstream.board.usable() && !avoid.contains(&upstream.plan.id),
-        in_flight: upstream.board.in_flight() as u64,
-        latency_ns: upstream.board.latency_ns(),
-    }
 }
 
 /// One reason for many refusals: capacity before outage, since it passes sooner; and the earliest retry of all.

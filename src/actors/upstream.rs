@@ -4,6 +4,7 @@
 //! that gets a permit makes the call itself. After each event the actor publishes a [`Board`] that the router and the
 //! workers read without asking, and lends a part of what is left to the workers; each event begins by taking it back.
 
+mod bell;
 mod board;
 mod orders;
 mod permit;
@@ -16,8 +17,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use tokio::sync::oneshot;
 
-use board::Sizes;
-pub use board::{Board, Shown};
+pub use bell::Bell;
+pub use board::{Board, Shown, changes};
+use board::{Sizes, Stands};
 pub use orders::{Command, Order};
 pub use permit::{CallAnswered, CallFinished, CallsEnded, Permit, Report, TooLarge, Work};
 
@@ -134,9 +136,6 @@ const FEWEST: u64 = 20;
 /// While nothing is exchanged, other replicas' breakers are asked for this often.
 const OPINION_EVERY: Duration = Duration::from_secs(1);
 
-/// Calls that ended well within a loan are looked at together, this long after the first of them.
-const LOOK_AFTER: Duration = Duration::from_millis(4);
-
 /// How often gauges are set.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
 
@@ -210,9 +209,9 @@ impl UpstreamActor {
         arbiter: &ArbiterHandle,
         watch: Option<Watch>,
         shared: Option<Arc<SharedQuota>>,
-        telemetry: Arc<Telemetry>,
+        (bell, telemetry): (Arc<Bell>, Arc<Telemetry>),
     ) -> Arc<UpstreamHandle> {
-        let board = Arc::new(Board::default());
+        let board = Arc::new(Board::new(bell));
         let mut actor = UpstreamActor {
             id: plan.id.clone(),
             state: UpstreamState::new(Policy::of(&plan, quota)),
@@ -456,15 +455,13 @@ impl UpstreamActor {
             max_tokens: self.state.batch_call_tokens(now),
             max_bytes: None,
         };
-        *self.board.sizes.lock() =
-            Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
+        let sizes = Sizes { learned: self.learned.limits(), ranking: self.learned_ranking.limits(), batch };
+        let (usable, probing, down) = (self.state.usable(now), self.state.is_probing(), self.state.is_down());
+        self.board.stand(Stands { usable, probing, down }, sizes);
         *self.board.allowances.lock() = [TrafficClass::InteractiveSearch, TrafficClass::BatchIngestion].map(|class| {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
         });
-        self.board.usable.store(self.state.usable(now), Ordering::Relaxed);
-        self.board.probing.store(self.state.is_probing(), Ordering::Relaxed);
-        self.board.down.store(self.state.is_down(), Ordering::Relaxed);
         self.board.in_flight.store(self.state.asked_in_flight(), Ordering::Relaxed);
         self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
@@ -550,13 +547,8 @@ impl Handler<CallFinished> for UpstreamActor {
 impl Handler<CallsEnded> for UpstreamActor {
     type Result = ();
 
-    fn handle(&mut self, fact: CallsEnded, context: &mut Self::Context) {
-        match fact {
-            CallsEnded::LookNow => self.look(context),
-            CallsEnded::LookSoon => {
-                context.run_later(LOOK_AFTER, UpstreamActor::look);
-            }
-        }
+    fn handle(&mut self, _: CallsEnded, context: &mut Self::Context) {
+        self.look(context);
     }
 }
 

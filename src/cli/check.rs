@@ -53,11 +53,11 @@ fn stages(plan: &Plan, book: &Book) -> String {
 /// The tenants that were made there, and whose settings hold.
 fn tenants(plan: &Plan, book: &Book) -> String {
     let mut lines = String::new();
-    for (id, page) in &book.tenants {
+    for (id, page) in book.tenants.with_details() {
         if page.created.is_none() && page.keys.is_empty() && page.revoked.is_empty() {
             continue;
         }
-        let named = plan.tenants.iter().any(|tenant| tenant.id == *id);
+        let named = plan.tenants.iter().any(|tenant| tenant.id == id);
         let settings = match (&page.created, named) {
             (Some(_), false) => "its settings are the admin side's",
             (Some(_), true) => "the file names it too: the file's settings hold",

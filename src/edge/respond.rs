@@ -144,7 +144,7 @@ fn journey_headers(mut headers: Writer<'_>, finished: &Finished, total: Duration
     if let Some(upstream) = &finished.upstream {
         headers.text(names::UPSTREAM, &[upstream.as_str()]);
     }
-    if let Some(allowances) = rate::allowances(context, finished.call.class, &finished.call.model.routes) {
+    if let Some(allowances) = rate::allowances(context, finished.call.class, Some(&finished.call.model.routes)) {
         allowance_headers(&mut headers, allowances);
     }
     headers.number(names::ATTEMPTS, finished.attempts.into());

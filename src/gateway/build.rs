@@ -5,23 +5,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use actix::prelude::*;
-use parking_lot::Mutex;
 
-use crate::actors::ledger::{self, LedgerActor, LoanLapsed, TermsChanged};
-use crate::actors::upstream::{Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
+use crate::actors::ledger::{LedgerActor, TermsChanged};
+use crate::actors::upstream::{Bell, Command, Order, PolicyChanged, UpstreamActor, UpstreamHandle};
 use crate::clock;
 use crate::config::plan::{Collection, Model, Plan, Quota, Tenant, Upstream};
 use crate::edge::auth::KeyRing;
 use crate::edge::headers::MoneyNames;
 use crate::ids::{ModelName, TenantId, UpstreamId};
-use crate::lifecycle::AtOnce;
 use crate::pure::admission::Policy;
-use crate::pure::ledger::{Account, Standing, Terms};
-use crate::pure::time::Mono;
+use crate::pure::ledger::Terms;
 use crate::runtime::collections::{CollectionRuntime, Collections, Heard};
-use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, Shared, TenantRuntime};
+use crate::runtime::{KeyOwner, ModelRuntime, Route, Running, TenantRuntime};
 use crate::sentinel::{self, Watch};
-use crate::store::book::Page;
 use crate::store::collections::{CollectionChange, CollectionRecord, Configured};
 use crate::store::journal::Journal;
 use crate::store::record::Record;
@@ -29,31 +25,22 @@ use crate::store::redis::ledger::SharedLedger;
 use crate::store::redis::quota::SharedQuota;
 use crate::telemetry::Telemetry;
 
+use super::balances::{Balance, Balances, terms};
 use super::tenants::{HeldKey, keys_by_tenant};
 
-/// What living parts are made with, and the balances that live.
+/// What living parts are made with.
 pub(super) struct Parts {
     control: ArbiterHandle,
+    /// Rung for upstreams at which calls have ended.
+    bell: Arc<Bell>,
     journal: Arc<Journal>,
     telemetry: Arc<Telemetry>,
     watch: Watch,
-    /// The ledger that replicas share, where there is one.
-    shared: Option<Arc<SharedLedger>>,
     /// Limits of upstreams that replicas share, where they do.
     quota: Option<Arc<SharedQuota>>,
-    /// Every balance that has an actor. It is kept when its tenant leaves the configuration: two actors of one balance,
-    /// one for requests that began before and one for a tenant that came back, would spend it twice.
-    balances: Mutex<HashMap<TenantId, Balance>>,
+    balances: Balances,
     /// Whether stages that other replicas set are known.
     heard: Heard,
-}
-
-#[derive(Clone)]
-struct Balance {
-    board: Arc<ledger::Board>,
-    actor: Addr<LedgerActor>,
-    shared: Option<Shared>,
-    at_once: Arc<AtOnce>,
 }
 
 /// What is told to living parts once the new configuration is in force.
@@ -87,7 +74,13 @@ impl Parts {
         (shared, quota): (Option<Arc<SharedLedger>>, Option<Arc<SharedQuota>>),
     ) -> Parts {
         let heard = Heard::new(shared.is_none());
-        Parts { control, journal, telemetry, watch, shared, quota, balances: Mutex::default(), heard }
+        let balances = Balances::new(control.clone(), Arc::clone(&journal), Arc::clone(&telemetry), shared);
+        Parts { bell: Bell::start(&control), control, journal, telemetry, watch, quota, balances, heard }
+    }
+
+    /// The balances of all tenants.
+    pub(super) fn balances(&self) -> &Balances {
+        &self.balances
     }
 
     /// The line to the sentinel.
@@ -196,10 +189,10 @@ impl Parts {
         for upstream in &mut plan.upstreams {
             let known = before.and_then(|before| before.upstreams.iter().find(|one| one.plan.id == upstream.id));
             let Some(known) = known else {
-                let telemetry = Arc::clone(&self.telemetry);
+                let (bell, telemetry) = (Arc::clone(&self.bell), Arc::clone(&self.telemetry));
                 let watch = watch(&upstream.id);
                 let (upstream, shared) = (Arc::clone(upstream), self.quota.clone());
-                handles.push(UpstreamActor::spawn(upstream, &quota, &self.control, watch, shared, telemetry));
+                handles.push(UpstreamActor::spawn(upstream, &quota, &self.control, watch, shared, (bell, telemetry)));
                 continue;
             };
             let id = upstream.id.clone();
@@ -232,7 +225,7 @@ impl Parts {
         if let Some(known) = known.filter(|known| known.plan == *plan) {
             return Arc::clone(known);
         }
-        let (balance, fresh) = self.balance(plan);
+        let (balance, fresh) = self.balances.of(plan);
         if !fresh {
             let money = match &balance.shared {
                 None => terms(plan),
@@ -256,46 +249,6 @@ impl Parts {
         tenant
     }
 
-    /// The tenant's balance, and whether its actor is new.
-    fn balance(&self, plan: &Tenant) -> (Balance, bool) {
-        let mut balances = self.balances.lock();
-        if let Some(balance) = balances.get(&plan.id) {
-            return (balance.clone(), false);
-        }
-        let (account, board) = match &self.shared {
-            None => {
-                let standing = self.journal.with_book(|book| book.tenants.get(&plan.id).map(Page::standing));
-                (Account::restore(terms(plan), standing.unwrap_or_default()), Arc::new(ledger::Board::default()))
-            }
-            // The board keeps the tenant's limits; its money is elsewhere.
-            Some(_) => {
-                (Account::restore(Terms::default(), Standing::default()), Arc::new(ledger::Board::of_shared_ledger()))
-            }
-        };
-        let shared = self.shared.as_ref().map(|ledger| Shared {
-            ledger: Arc::clone(ledger),
-            account: ledger.account(&plan.id, terms(plan), &board),
-        });
-        board.limit(plan.tpm, plan.rpm);
-        board.publish(&account);
-        let (id, shown) = (plan.id.clone(), Arc::clone(&board));
-        let (journal, telemetry) = (Arc::clone(&self.journal), Arc::clone(&self.telemetry));
-        let actor = Supervisor::start_in_arbiter(&self.control, move |_| {
-            LedgerActor::new(id, account, shown, journal, telemetry)
-        });
-        let balance = Balance { board, actor, shared, at_once: Arc::default() };
-        balances.insert(plan.id.clone(), balance.clone());
-        (balance, true)
-    }
-
-    /// Tells the owners of balances whose loan has a hold past its time. A hold is resolved or dropped long before, so there
-    /// is hardly ever one.
-    pub(super) fn look_at_loans(&self, now: Mono) {
-        for balance in self.balances.lock().values().filter(|balance| balance.board.has_lapsed(now)) {
-            balance.actor.do_send(LoanLapsed);
-        }
-    }
-
     /// Who holds which key: those of the file and those added on the admin side, less those revoked there.
     fn keys(&self, tenants: &HashMap<TenantId, Arc<TenantRuntime>>) -> KeyRing<KeyOwner> {
         let mut ring = KeyRing::default();
@@ -314,10 +267,6 @@ impl Parts {
         }
         ring
     }
-}
-
-fn terms(plan: &Tenant) -> Terms {
-    Terms { budget: plan.budget, period: plan.budget_period }
 }
 
 fn policy(upstream: &Upstream, quota: &Quota, watch: Option<Watch>) -> PolicyChanged {

@@ -98,10 +98,11 @@ pub(super) fn keys_by_tenant(
     tenants: &HashMap<TenantId, Arc<TenantRuntime>>,
 ) -> Vec<(Arc<TenantRuntime>, Vec<HeldKey>)> {
     let pages: HashMap<TenantId, Page> = journal.with_book(|book| {
-        let changed = book.tenants.iter().filter(|(_, page)| !page.keys.is_empty() || !page.revoked.is_empty());
+        let with_keys = |page: &Page| !page.keys.is_empty() || !page.revoked.is_empty();
+        let changed = book.tenants.with_details().filter(|(_, page)| with_keys(page));
         let only_keys =
             |page: &Page| Page { keys: page.keys.clone(), revoked: page.revoked.clone(), ..Page::default() };
-        changed.map(|(id, page)| (id.clone(), only_keys(page))).collect()
+        changed.map(|(id, page)| (id, only_keys(&page))).collect()
     });
     let keys = |tenant: &Arc<TenantRuntime>| keys_of(&tenant.plan, pages.get(&tenant.plan.id));
     tenants.values().map(|tenant| (Arc::clone(tenant), keys(tenant))).collect()
@@ -110,7 +111,7 @@ pub(super) fn keys_by_tenant(
 impl Gateway {
     /// The keys of a tenant that open something now.
     pub fn keys_of(&self, plan: &Tenant) -> Vec<HeldKey> {
-        self.journal.with_book(|book| keys_of(plan, book.tenants.get(&plan.id)))
+        self.journal.with_book(|book| keys_of(plan, book.tenants.get(&plan.id).as_deref()))
     }
 
     /// Makes a tenant from settings in the form of a `[[tenants]]` entry.
@@ -214,8 +215,8 @@ impl Gateway {
         let tenant = self.tenant(id)?;
         let (held, revoked) = self.journal.with_book(|book| {
             let page = book.tenants.get(id);
-            let held = keys_of(&tenant.plan, page).into_iter().find(|key| key.fingerprint == *fingerprint);
-            (held, page.and_then(|page| page.revoked.get(fingerprint)).map(|revoked| revoked.at))
+            let held = keys_of(&tenant.plan, page.as_deref()).into_iter().find(|key| key.fingerprint == *fingerprint);
+            (held, page.as_deref().and_then(|page| page.revoked.get(fingerprint)).map(|revoked| revoked.at))
         });
         if held.is_none() && (revoked.is_none() || self.directory().is_none()) {
             return revoked.map(|at| (at, None)).ok_or_else(|| {

@@ -56,7 +56,7 @@ pub async fn check_budget(call: &Call) -> Result<(), ApiError> {
 /// # Cancel safety
 /// Safe.
 pub async fn check_missing(call: &Call) -> Result<(), ApiError> {
-    let costs = || call.model.routes.iter().any(|route| cost(&route.prices, 1, 1) > Money::ZERO);
+    let costs = || call.model.routes.prices().iter().any(|prices| cost(prices, 1, 1) > Money::ZERO);
     check_funds(&call.context, costs).await
 }
 
@@ -125,9 +125,9 @@ pub fn cost(prices: &Prices, tokens: u64, searches: u64) -> Money {
 ///
 /// The hold covers whichever route is taken: it is the dearest of them, as `lower` is the cheapest.
 pub async fn cost_bounds(call: &Call, indices: &[usize], calls: usize, remaining: Money) -> CostBounds {
-    let routes = &call.model.routes;
-    let most = |tokens, searches| routes.iter().map(|route| cost(&route.prices, tokens, searches)).max();
-    let least = |tokens, searches| routes.iter().map(|route| cost(&route.prices, tokens, searches)).min();
+    let prices = call.model.routes.prices();
+    let most = |tokens, searches| prices.iter().map(|prices| cost(prices, tokens, searches)).max();
+    let least = |tokens, searches| prices.iter().map(|prices| cost(prices, tokens, searches)).min();
     let rough = indices.iter().fold(None, |sum: Option<Estimate>, index| {
         let one = call.estimate(*index);
         Some(sum.map_or(one, |sum| sum.plus(one)))
@@ -190,7 +190,7 @@ fn count_text(tokenizer: Tokenizer, raw: &[u8]) -> Option<u64> {
 /// When a hold placed now lapses.
 pub fn hold_expiry(call: &Call) -> crate::pure::time::Mono {
     let quota = &call.context.running.plan.quota;
-    let longest = call.model.routes.iter().map(|route| route.upstream.plan.timeout).max().unwrap_or_default();
+    let longest = call.model.routes.longest_timeout();
     let attempts = call.context.running.plan.retry.max_attempts;
     clock::mono().plus(quota.batch_max_dwell + longest * attempts + HOLD_GRACE)
 }

@@ -20,7 +20,6 @@ use crate::actors::router::{Reserved, RetryEarned};
 use crate::actors::upstream::{Report, TooLarge, Work};
 use crate::cache::Value;
 use crate::clock;
-use crate::config::limits;
 use crate::dialects::rerank::{Document, search_units};
 use crate::dialects::upstream::names_fewer_items;
 use crate::dialects::wire::WireError;
@@ -34,7 +33,7 @@ use crate::pure::rate_headers::wait_after_429;
 use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::room::Seat;
-use crate::runtime::Route;
+use crate::runtime::{Fleet, Route};
 use crate::telemetry::traces::TraceParent;
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
@@ -163,7 +162,7 @@ struct Parts<'a> {
     gone: &'a CancellationToken,
     /// Input index of each work.
     indices: &'a [usize],
-    routes: &'a std::sync::Arc<[Route]>,
+    routes: &'a std::sync::Arc<Fleet>,
     under_way: UnderWay,
     /// Bytes that a call's body has besides its inputs, at most.
     envelope: u64,
@@ -192,14 +191,10 @@ impl Parts<'_> {
         let batch = !self.call.class.is_interactive();
         let embeds = self.embeds();
         let kind = self.call.model.plan.kind;
-        let mut least = Limits::default();
-        for route in self.routes.iter() {
-            let own = limits::of_upstream(&route.upstream.plan, &route.remote_name, kind);
-            let bytes = own.bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
-            least = least.tighter(Limits { max_items: own.items, max_tokens: own.tokens, max_bytes: bytes });
-            let board = &route.upstream.board;
-            least = least.tighter(if embeds { board.call_limits(batch) } else { board.rerank_limits() });
-        }
+        let stated = self.routes.stated_limits(kind);
+        let bytes = stated.max_bytes.map(|bytes| bytes.saturating_sub(self.envelope).max(1));
+        let now = if embeds { self.routes.call_limits(batch) } else { self.routes.rerank_limits() };
+        let least = now.tighter(Limits { max_bytes: bytes, ..stated });
         // Documents of one query are not a batch in that sense, and each call of theirs may cost a search.
         let configured = (batch && embeds).then_some(self.call.context.running.plan.quota.batch_size);
         least.tighter(Limits { max_items: configured, ..Limits::default() })

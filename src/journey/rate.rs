@@ -3,33 +3,18 @@
 use std::time::Duration;
 
 use crate::clock;
-use crate::pure::admission::Allowance;
 use crate::pure::class::TrafficClass;
 use crate::pure::tenant_limits::Allowances;
-use crate::runtime::Route;
+use crate::runtime::Fleet;
 
 use super::classify::Context;
 
 /// The tenant's own limit if it has one, else what its class may still take from the upstreams that serve the model.
-pub fn allowances(context: &Context, class: TrafficClass, routes: &[Route]) -> Option<Allowances> {
+pub fn allowances(context: &Context, class: TrafficClass, routes: Option<&Fleet>) -> Option<Allowances> {
     if let Some(own) = context.tenant.board.limits(clock::mono()) {
         return Some(own);
     }
-    let routes = routes.iter().filter(|route| route.upstream.board.usable());
-    routes.filter_map(|route| route.upstream.board.allowances(class)).reduce(|sum, next| Allowances {
-        tokens: together(sum.tokens, next.tokens),
-        requests: together(sum.requests, next.requests),
-    })
-}
-
-/// Two upstreams' allowances as one; where one has no limit, there is none.
-fn together(one: Allowance, other: Allowance) -> Allowance {
-    let sum = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
-    Allowance {
-        limit: sum(one.limit, other.limit),
-        remaining: sum(one.remaining, other.remaining),
-        reset: one.reset.max(other.reset),
-    }
+    routes?.allowances(class)
 }
 
 /// A duration in OpenAI's notation: `0s`, `6ms`, `1.5s`, `6m0s`, `1h2m3s`.

@@ -12,7 +12,7 @@ use crate::pure::admission::{Refusal, Why};
 use crate::pure::class::TrafficClass;
 use crate::pure::tenant_limits::{Axis, Exceeded};
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::{Fleet, Route};
 
 use super::classify::{Call, EmbedTask, Task};
 use super::rerank::RerankTask;
@@ -24,7 +24,7 @@ pub const OUT_OF_CREDIT_WAIT: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 /// None has: the refusal of the first one, which names the field.
-pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
+pub fn capable_routes(call: &Call) -> Result<Arc<Fleet>, ApiError> {
     let routes = &call.model.routes;
     if routes.is_empty() {
         return Err(ApiError::new(Code::NoCompatibleUpstream, "no upstream serves this model"));
@@ -33,7 +33,7 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
         return Ok(Arc::clone(routes));
     }
     let mut refused = None;
-    let capable: Vec<Route> = routes
+    let capable: Fleet = routes
         .iter()
         .filter(|route| match probe(call, route) {
             Ok(()) => true,
@@ -47,7 +47,7 @@ pub fn capable_routes(call: &Call) -> Result<Arc<[Route]>, ApiError> {
     match refused {
         Some(unsupported) if capable.is_empty() => Err(unsupported_error(&unsupported)),
         None => Ok(Arc::clone(routes)),
-        Some(_) => Ok(capable.into()),
+        Some(_) => Ok(Arc::new(capable)),
     }
 }
 
@@ -59,7 +59,7 @@ fn is_plain(call: &Call) -> bool {
             embed.options == EmbedOptions::default()
                 && embed.asked_width.is_none()
                 && !embed.inputs.iter().any(Input::is_tokens)
-                && call.model.routes.iter().all(|route| takes_bare_texts(route.upstream.plan.provider))
+                && call.model.routes.providers().iter().all(|provider| takes_bare_texts(*provider))
         }
         Task::Rerank(rerank) => {
             rerank.options == RerankOptions::default()

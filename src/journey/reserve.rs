@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::ledger::{HoldRefusal, PlaceHold};
-use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues, order};
+use crate::actors::router::{Reserve, Reserved, Unreserved, leave_queues};
 use crate::clock;
 use crate::error::{ApiError, Code};
 use crate::ids::{AttemptId, UpstreamId, WaiterId};
@@ -19,7 +19,7 @@ use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 use crate::pure::tenant_limits::Exceeded;
 use crate::pure::time::Mono;
-use crate::runtime::{Route, Shared};
+use crate::runtime::{Fleet, Shared};
 use crate::store::record::{HoldRecord, Record};
 use crate::store::redis::hold::{SharedAsk, SharedHold, SharedRefusal};
 use crate::store::redis::quota::{self, Taken};
@@ -110,12 +110,12 @@ impl Asker<'_> {
     }
 
     /// A permit out of what the best upstream has lent; `None` where the router must be asked.
-    fn reserve_lent(&self, routes: &[Route], ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
-        if routes.iter().any(|route| route.upstream.board.down()) {
+    fn reserve_lent(&self, routes: &Fleet, ask: &Ask, avoid: &[UpstreamId]) -> Option<Reserved> {
+        if routes.any_down() {
             // The router tells one that is down what it misses.
             return None;
         }
-        let route = order(routes, avoid, [rand::random(), rand::random()]).next()?;
+        let route = routes.best(avoid, [rand::random(), rand::random()])?;
         let permit = routes[route].upstream.permit_lent(ask, clock::mono())?;
         self.worker.request_begun();
         Some(Reserved { route, permit, held: Money::ZERO })
@@ -130,7 +130,7 @@ impl Asker<'_> {
     /// Safe: guards give back what a lost answer granted.
     pub async fn reserve(
         &self,
-        routes: &Arc<[Route]>,
+        routes: &Arc<Fleet>,
         demand: Demand,
         hold: Option<PlaceHold>,
         avoid: &[UpstreamId],
@@ -189,7 +189,7 @@ impl Asker<'_> {
     /// Safe: guards give back what a lost answer granted.
     pub async fn hold_and_reserve(
         &self,
-        routes: &Arc<[Route]>,
+        routes: &Arc<Fleet>,
         demand: Demand,
         funds: Funds,
         (avoid, tries): (&[UpstreamId], Tries),

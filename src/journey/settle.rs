@@ -296,7 +296,7 @@ async fn resolve(worker: &Worker, context: &Context, tally: &mut Tally) -> Charg
         shortfall: Money::ZERO,
         hold: None,
         also_released: Vec::new(),
-        period_start: Wall(0),
+        period_start: tenant.board.period_start(),
         remaining: tenant.board.remaining(),
     };
     let mut holds = std::mem::take(&mut tally.holds).into_iter();

@@ -15,6 +15,10 @@ use crate::ids::{TenantId, WaiterId};
 /// the quota is small. Larger calls run into debt and pay it off in the rounds that follow.
 const QUANTUM: i128 = 512;
 
+/// Debts that are remembered of tenants with no request here, about. Where nobody waits no round ever pays them off, so a
+/// queue that is never used would know every tenant that ever was.
+const DEBTS: usize = 1024;
+
 /// One request in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting<T> {
@@ -156,6 +160,18 @@ impl<T> FairQueue<T> {
         });
         // An idle tenant owes one call at most: what it took while nobody else wanted anything harmed nobody.
         flow.deficit = (flow.deficit.max(0)) - i128::from(tokens.max(1));
+        if self.entries.is_empty() && self.flows.len() > DEBTS {
+            self.forgive_oldest();
+        }
+    }
+
+    /// Forgets the tenants that are in the round longest, none of which waits: what is owed for a call of long ago.
+    fn forgive_oldest(&mut self) {
+        while self.flows.len() > DEBTS / 2
+            && let Some(oldest) = self.round.pop_front()
+        {
+            self.flows.remove(&oldest);
+        }
     }
 
     /// Takes a request out of the queue without charging anybody: its client has left.

@@ -86,7 +86,7 @@ pub struct Candidate<Id> {
 
 impl<Id> Candidate<Id> {
     /// What comes before any cost; lower is tried first.
-    fn rank(&self) -> (bool, bool, u32) {
+    pub fn rank(&self) -> (bool, bool, u32) {
         (!self.usable, !self.probing, self.tier)
     }
 
@@ -116,6 +116,18 @@ pub fn order<Id>(mut candidates: Vec<Candidate<Id>>, rolls: [f64; 2]) -> Vec<Can
         start += group;
     }
     candidates
+}
+
+/// Which of a `group` of one rank comes first: the cheaper of two picked by `rolls`, as in [`order`], without putting the
+/// others in order. Of two that cost the same it is the earlier in the group.
+pub fn first<Id: Copy>(group: &[Id], rolls: [f64; 2], candidate: impl Fn(Id) -> Candidate<Id>) -> Option<Id> {
+    let one = pick(rolls[0], group.len());
+    if group.len() < 2 {
+        return group.get(one).copied();
+    }
+    let other = (one + 1 + pick(rolls[1], group.len() - 1)) % group.len();
+    let (earlier, later) = (*group.get(one.min(other))?, *group.get(one.max(other))?);
+    Some(if candidate(later).cost() < candidate(earlier).cost() { later } else { earlier })
 }
 
 fn pick(roll: f64, n: usize) -> usize {
@@ -160,6 +172,22 @@ mod tests {
         check(&[slow, fast], [0.99, 0.99], &[1, 2]);
         check(&[slow, fast, busy], [0.4, 0.0], &[3, 1, 2]);
         check(&[slow, fast, busy], [0.4, 0.9], &[1, 3, 2]);
+    }
+
+    #[test]
+    fn the_first_of_many_is_chosen_as_often_as_in_an_order_of_all() {
+        let costs = [300, 100, 100, 700, 200, 100, 900];
+        let candidate =
+            |id: usize| Candidate { id, tier: 0, in_flight: 0, latency_ns: costs[id], probing: false, usable: true };
+        let all: Vec<usize> = (0..costs.len()).collect();
+        let (mut by_first, mut by_order) = ([0; 7], [0; 7]);
+        for (a, b) in (0..70).flat_map(|a| (0..60).map(move |b| (a, b))) {
+            let rolls = [f64::from(a) / 70.0 + 1e-9, f64::from(b) / 60.0 + 1e-9];
+            by_first[first(&all, rolls, candidate).expect("one of them")] += 1;
+            by_order[order(all.iter().map(|id| candidate(*id)).collect(), rolls)[0].id] += 1;
+        }
+        assert_eq!(by_first, by_order);
+        assert_eq!((first(&[], [0.5; 2], candidate), first(&[3], [0.9; 2], candidate)), (None, Some(3)));
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl TenantLimits {
         }
     }
 
+    /// Whether nothing is counted now, so that new limits would be the same.
+    pub fn is_untouched(&mut self, now: Mono) -> bool {
+        self.open.is_empty() && self.tokens.full_at(now) <= now && self.requests.full_at(now) <= now
+    }
+
     /// What is left, for the tenant's own eyes.
     pub fn allowances(&mut self, now: Mono) -> Allowances {
         let of = |bucket: &mut TokenBucket| Allowance {
@@ -150,6 +155,17 @@ mod tests {
         let refused = limits.take(HoldId(4), 1, at(20)).expect_err("two requests a minute");
         assert_eq!(refused.axis, Axis::Requests);
         assert_eq!(limits.allowances(at(20)).requests.remaining, Some(0));
+    }
+
+    #[test]
+    fn what_was_taken_counts_for_a_minute() {
+        let mut limits = TenantLimits::new(Some(100), Some(10));
+        assert!(limits.is_untouched(at(0)));
+        limits.take(HoldId(1), 40, at(0)).expect("fits");
+        assert!(!limits.is_untouched(at(120_000)), "the call is under way");
+        limits.settle(HoldId(1), Some(30), at(1_000));
+        assert!(!limits.is_untouched(at(59_000)));
+        assert!(limits.is_untouched(at(61_500)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::collections::Collections;
+use super::pages::Pages;
 use super::record::{HoldRecord, PendingRecord, PeriodRecord, Record, TenantChange, UsageRecord, epoch_ms};
 use crate::ids::{HoldId, KeyFingerprint, TenantId};
 use crate::pure::ledger::{Standing, credits_used, minus, plus};
@@ -20,8 +21,8 @@ pub struct Book {
     /// The largest number of a record on its way to or from the shared ledger; 0 before the first.
     #[serde(default)]
     pub last_number: u64,
-    /// One page per tenant ever seen.
-    pub tenants: BTreeMap<TenantId, Page>,
+    /// One page per tenant ever seen: a tenant that is made again must not find its budget refilled by that.
+    pub tenants: Pages,
     /// One page per collection that was ever configured.
     #[serde(default)]
     pub collections: Collections,
@@ -142,11 +143,13 @@ impl Book {
 
     /// Every hold without an ending, by tenant and age.
     pub fn open_holds(&self) -> impl Iterator<Item = &HoldRecord> {
-        self.tenants.values().flat_map(|page| page.holds.values())
+        let mut open: Vec<&HoldRecord> = self.tenants.under_way().flat_map(|page| page.holds.values()).collect();
+        open.sort_unstable_by_key(|hold| (&hold.tenant, hold.hold));
+        open.into_iter()
     }
 
     fn page(&mut self, tenant: &TenantId) -> &mut Page {
-        self.tenants.entry(tenant.clone()).or_default()
+        self.tenants.open(tenant)
     }
 }
 

@@ -89,7 +89,7 @@ pub fn verify(folder: &Path) -> Result<Sound, CopyError> {
     let book = before.unwrap_or_default();
     sound.tenants = book.tenants.len() as u64;
     sound.open_holds = book.open_holds().count() as u64;
-    for page in book.tenants.values() {
+    for (_, page) in book.tenants.iter() {
         sound.requests += page.lifetime_requests;
         sound.cost = crate::pure::ledger::plus(sound.cost, page.lifetime_cost);
     }
@@ -146,11 +146,11 @@ fn check(journal: &Folder, segment: u64, before: Option<Book>, sound: &mut Sound
 }
 
 fn difference(before: &Book, after: &Book) -> String {
-    let ids = before.tenants.keys().chain(after.tenants.keys());
-    let differs = ids.into_iter().find(|id| before.tenants.get(*id) != after.tenants.get(*id));
+    let ids = before.tenants.iter().chain(after.tenants.iter()).map(|(id, _)| id);
+    let differs = ids.into_iter().find(|id| before.tenants.get(id) != after.tenants.get(id));
     match differs {
         Some(id) => {
-            let cost = |book: &Book| book.tenants.get(id).map(|page| page.lifetime_cost).unwrap_or_default();
+            let cost = |book: &Book| book.tenants.get(&id).map(|page| page.lifetime_cost).unwrap_or_default();
             format!("tenant {id:?}, charged {} before and {} here", cost(before), cost(after))
         }
         None => format!("the last hold is {} before and {} here", before.last_hold, after.last_hold),

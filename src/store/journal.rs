@@ -19,7 +19,7 @@ use super::disk::{Disk, LockedFolder};
 use super::record::Record;
 use super::segment::StoreError;
 use super::writer::{Limits, Recovery, Unsynced, Writer};
-use crate::ids::HoldId;
+use crate::ids::{HoldId, TenantId};
 use crate::pure::time::Wall;
 
 /// How far the device has the journal.
@@ -152,6 +152,12 @@ impl Journal {
     /// Whether the disk has taken everything so far and no sync has failed.
     pub fn healthy(&self) -> bool {
         self.shared.drained.load(Ordering::Relaxed) && self.shared.synced.borrow().failed.is_none()
+    }
+
+    /// Keeps what is known of these tenants in as little memory as it takes, until there is something to note of them.
+    pub fn rest<'a>(&self, tenants: impl IntoIterator<Item = &'a TenantId>) {
+        let mut state = self.shared.state.lock();
+        tenants.into_iter().for_each(|tenant| state.writer.rest(tenant));
     }
 
     /// Reads the current book. Appends wait meanwhile, so copy and go.

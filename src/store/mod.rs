@@ -2,6 +2,7 @@
 //!
 //! - [`record`]: the facts that are kept, one a line
 //! - [`book`]: what a sequence of facts amounts to
+//! - [`pages`]: how the pages of all tenants lie in memory
 //! - [`collections`]: what is kept of collections that move between models
 //! - [`segment`]: lines with checksums, and where a damaged file stops being trusted
 //! - [`disk`]: the folder
@@ -22,6 +23,7 @@ pub mod copy;
 pub mod disk;
 pub mod journal;
 mod line;
+pub mod pages;
 pub mod record;
 pub mod redis;
 pub mod retention;

@@ -411,7 +411,7 @@ fn run<S: Sink>(seed: u64, sink: &mut S, mut before_process: impl FnMut(&mut S, 
         let before = process.account.standing().clone();
         let (book, released) = sink.restart();
         assert!(!alive || released == unseen, "seed {seed}: released are those whose result was not seen");
-        let page = book.tenants.get(&TENANT.into()).cloned().unwrap_or_default();
+        let page = book.tenants.get(&TENANT.into()).map(Cow::into_owned).unwrap_or_default();
         check_world(&page, &world, &Audit::of(&sink.records(), seed), seed);
         standing = page.standing();
         assert!(!idle || standing == before, "seed {seed}: a process that left nothing open loses nothing");

@@ -15,6 +15,7 @@ use super::book::Book;
 use super::disk::{Disk, SegmentFile};
 use super::record::{HoldRecord, Record, ReleaseReason, ReleaseRecord, SnapshotRecord};
 use super::segment::{StoreError, Torn, encode_line, scan};
+use crate::ids::TenantId;
 use crate::pure::time::Wall;
 use crate::pure::utc;
 
@@ -207,6 +208,11 @@ impl Writer {
 
     pub(super) fn book(&self) -> &Book {
         &self.book
+    }
+
+    /// Packs the tenant's page; what the book says stays.
+    pub(super) fn rest(&mut self, tenant: &TenantId) {
+        self.book.tenants.rest(tenant);
     }
 
     /// Takes note of what must be synced; the caller syncs without keeping others from writing.

@@ -12,6 +12,7 @@ use crate::ids::ModelName;
 use crate::pure::class::TrafficClass;
 use crate::pure::migration::Stage;
 
+use super::departed::Series;
 use super::labels::{ByCollection, ByCollectionUse, LabelPlan, classes_of};
 use super::names;
 use super::tenants::FloatGauge;
@@ -31,6 +32,15 @@ impl CollectionFamilies {
         names::COLLECTION_CANARY.register(registry, self.canary.clone());
         names::COLLECTION_ITEMS.register(registry, self.items.clone());
         names::COLLECTION_TOKENS.register(registry, self.tokens.clone());
+    }
+
+    /// Takes off the page what a model did for a collection.
+    pub(super) fn forget(&self, collection: &str, model: &ModelName) {
+        for class in TrafficClass::ALL {
+            let label = ByCollectionUse { collection: collection.to_owned(), model: model.clone(), class };
+            self.items.remove(&label);
+            self.tokens.remove(&label);
+        }
     }
 }
 
@@ -75,6 +85,17 @@ impl CollectionTable {
             families.canary.remove(&label);
         }
         table
+    }
+
+    pub(super) fn has(&self, collection: &str, model: &ModelName) -> bool {
+        self.0.get(collection).is_some_and(|cells| cells.used.keys().any(|(used, _)| used == model))
+    }
+
+    /// Pairs of collection and model that `next` does not have.
+    pub(super) fn departed(&self, next: &CollectionTable) -> impl Iterator<Item = Series> {
+        let pairs = self.0.iter().flat_map(|(name, cells)| cells.used.keys().map(move |(model, _)| (name, model)));
+        let gone = pairs.filter(|(name, model)| !next.has(name, model));
+        gone.map(|(name, model)| Series::Collection { collection: name.clone(), model: model.clone() })
     }
 
     pub(super) fn stands(&self, name: &str, position: Position) {

@@ -386,6 +386,13 @@ impl CallStatus {
         (504, "504"),
     ];
 
+    /// Every text that a status can have.
+    pub(super) fn texts() -> impl Iterator<Item = &'static str> {
+        let known = CallStatus::KNOWN.map(|(status, _)| status).into_iter().chain([0, 299, 399, 499, 599]);
+        let ended = [Self::Timeout, Self::Connect, Self::Broken, Self::Cancelled, Self::Outrun];
+        known.map(Self::Http).chain(ended).map(Self::as_str)
+    }
+
     /// The label's text.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
@@ -16,14 +17,17 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::clock;
 use crate::config::plan::{Position, Slo};
 use crate::error::Code;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 use crate::pure::service_levels::ModelLevel;
+use crate::pure::time::Mono;
 
 use super::collections::{CollectionFamilies, CollectionTable};
+use super::departed::{Departed, Series};
 use super::labels::{
     ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
     ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan,
@@ -59,11 +63,23 @@ struct Tables {
     upstreams: UpstreamTable,
 }
 
+impl Tables {
+    /// Series that `next` has no place for.
+    fn departed<'a>(&'a self, next: &'a Tables) -> impl Iterator<Item = Series> + 'a {
+        let models = self.models.names().filter(|name| !next.models.has(name)).cloned().map(Series::Model);
+        let tenants = self.tenants.departed(&self.models, &next.tenants, &next.models);
+        let (upstreams, collections) = (&self.upstreams, &self.collections);
+        models.chain(tenants).chain(upstreams.departed(&next.upstreams)).chain(collections.departed(&next.collections))
+    }
+}
+
 /// Every metric of the process.
 #[derive(Debug)]
 pub struct Metrics {
     pub(super) registry: Registry,
     tables: ArcSwap<Tables>,
+    /// Held while names come or series go, so that no series goes while its name comes back.
+    departed: Mutex<Departed>,
     requests: Family<ByRequest, RequestHistogram, Buckets>,
     tenants: TenantFamilies,
     collections: CollectionFamilies,
@@ -80,6 +96,7 @@ pub struct Metrics {
     store_errors: Family<ByStore, Counter>,
     reloads: Family<ByReload, Counter>,
     buffered: Gauge,
+    balances: Gauge,
     store_owed: Gauge,
     holds_recovered: Counter,
     shortfalls: Counter,
@@ -117,6 +134,7 @@ impl Metrics {
         let per_class = TrafficClass::ALL.map(|class| ByClass { class });
         let metrics = Metrics {
             tables: ArcSwap::from_pointee(tables(plan, &requests, (&tenants, &collections, &upstreams), None)),
+            departed: Mutex::default(),
             overhead: per_class.clone().map(|label| overhead.get_or_create_owned(&label)),
             fallbacks: per_class.map(|label| fallbacks.get_or_create_owned(&label)),
             errors: Code::ALL.map(|code| errors.get_or_create_owned(&ByCode { code: code.row().name })),
@@ -132,6 +150,7 @@ impl Metrics {
             store_errors: Family::default(),
             reloads: Family::default(),
             buffered: Gauge::default(),
+            balances: Gauge::default(),
             store_owed: Gauge::default(),
             holds_recovered: Counter::default(),
             shortfalls: Counter::default(),
@@ -159,6 +178,7 @@ impl Metrics {
         names::ACTOR_RESTARTS.register(&mut registry, metrics.actor_restarts.clone());
         names::IMPOSSIBLE.register(&mut registry, metrics.impossible.clone());
         names::BUFFERED.register(&mut registry, metrics.buffered.clone());
+        names::BALANCES.register(&mut registry, metrics.balances.clone());
         names::STORE_OWED.register(&mut registry, metrics.store_owed.clone());
         names::STORE_ERRORS.register(&mut registry, metrics.store_errors.clone());
         names::HOLDS_RECOVERED.register(&mut registry, metrics.holds_recovered.clone());
@@ -198,12 +218,44 @@ impl Metrics {
     }
 
     /// Takes over the names of a new configuration, or a tenant made at run time. Series of names that stay are kept;
-    /// gauges of names that left disappear.
+    /// gauges of names that left disappear at once, their totals after [`TOTALS_STAY`](super::TOTALS_STAY).
     pub fn relabel(&self, plan: &LabelPlan) {
+        let mut departed = self.departed.lock();
         let earlier = self.tables.load_full();
         let next = tables(plan, &self.requests, (&self.tenants, &self.collections, &self.upstreams), Some(&earlier));
+        departed.left(earlier.departed(&next), clock::mono());
         self.tables.store(Arc::new(next));
         self.models.relabel(plan);
+    }
+
+    /// Takes totals off the page whose names left long enough ago and did not come back.
+    pub fn forget_departed(&self, now: Mono) {
+        let mut departed = self.departed.lock();
+        let tables = self.tables.load();
+        for series in departed.due(now) {
+            match series {
+                Series::Tenant(tenant) if !tables.tenants.has(&tenant) => self.tenants.forget(&tenant),
+                Series::Spent { tenant, model, class, currency } => {
+                    let (models, spent) = (&tables.models, (&tenant, &model, class));
+                    if !tables.tenants.takes_back(&self.tenants, models, spent) {
+                        self.tenants.forget_spent(tenant, model, class, currency);
+                    }
+                }
+                Series::Model(model) if !tables.models.has(&model) => {
+                    for (class, outcome) in TrafficClass::ALL
+                        .into_iter()
+                        .flat_map(|class| Outcome::ALL.iter().map(move |outcome| (class, *outcome)))
+                    {
+                        self.requests.remove(&ByRequest { class, model: model.clone(), outcome });
+                    }
+                }
+                Series::Upstream(upstream) if !tables.upstreams.has(&upstream) => self.upstreams.forget(&upstream),
+                Series::Collection { collection, model } if !tables.collections.has(&collection, &model) => {
+                    self.collections.forget(&collection, &model);
+                }
+                Series::Tenant(_) | Series::Model(_) | Series::Upstream(_) | Series::Collection { .. } => {}
+            }
+        }
     }
 
     /// One request came to its end: `total` from its first byte, `overhead` of that in the gateway itself. With a
@@ -397,6 +449,11 @@ impl Metrics {
     /// A start-up released `count` holds without a seen result.
     pub fn holds_recovered(&self, count: u64) {
         self.holds_recovered.inc_by(count);
+    }
+
+    /// Balances that have an actor.
+    pub fn balances(&self, count: usize) {
+        self.balances.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Usage records that wait for the shared ledger.

@@ -4,6 +4,7 @@
 //! nothing about traffic: other modules tell it what happened through typed methods and never spell a metric's name.
 
 mod collections;
+mod departed;
 pub mod events;
 pub mod exposition;
 pub mod hub;
@@ -21,5 +22,6 @@ pub mod timeline;
 pub mod traces;
 pub mod upstreams;
 
+pub use departed::TOTALS_STAY;
 pub use hub::Telemetry;
 pub use labels::CacheResult;

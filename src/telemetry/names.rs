@@ -134,6 +134,8 @@ names! {
         "Events that a state machine should never see in its state; anything but 0 is a defect";
     BUFFERED = "vectorgate_buffered_bytes", Bytes,
         "Request bodies held in memory";
+    BALANCES = "vectorgate_balances", Plain,
+        "Tenants' balances in memory, those included of tenants that left, until nothing of them is under way";
     STORE_ERRORS = "vectorgate_store_errors_total", Total,
         "Failed operations of the ledger's or the cache's store";
     STORE_OWED = "vectorgate_store_owed_records", Plain,

@@ -14,6 +14,7 @@ use crate::ids::{ModelName, TenantId};
 use crate::pure::class::TrafficClass;
 use crate::pure::money::Money;
 
+use super::departed::Series;
 use super::labels::{ByCost, ByTenant, ByTenantResult, ByTokens, CacheResult, LabelPlan, OTHER, classes_of};
 use super::names;
 
@@ -46,6 +47,14 @@ impl ModelIndex {
         self.names.get(position).cloned().unwrap_or_else(|| ModelName::from(OTHER))
     }
 
+    pub(super) fn has(&self, model: &ModelName) -> bool {
+        self.by_name.contains_key(model)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &ModelName> {
+        self.by_name.keys()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
@@ -69,6 +78,41 @@ struct Totals {
     search_cost: FloatCounter,
     served: AtomicU64,
     failed: AtomicU64,
+    /// Items that were counted before, where the tenant came back while its totals were still shown.
+    items_before: (u64, u64),
+}
+
+impl Totals {
+    /// What it adds to the sums over all tenants.
+    fn sums(&self) -> Sums {
+        let (hits, missed) = self.items_before;
+        Sums {
+            hits: self.items_hit.get().saturating_sub(hits),
+            missed: self.items_missed.get().saturating_sub(missed),
+            cost: self.search_cost.get(),
+            queries: self.search_queries.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Sums over tenants, since the start.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sums {
+    hits: u64,
+    missed: u64,
+    cost: f64,
+    queries: u64,
+}
+
+impl std::iter::Sum for Sums {
+    fn sum<I: Iterator<Item = Sums>>(sums: I) -> Sums {
+        sums.fold(Sums::default(), |all, one| Sums {
+            hits: all.hits + one.hits,
+            missed: all.missed + one.missed,
+            cost: all.cost + one.cost,
+            queries: all.queries + one.queries,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -107,10 +151,14 @@ impl TenantFamilies {
             family.get_or_create_owned(&ByTenantResult { tenant: tenant.clone(), result })
         };
         let label = ByTenant { tenant: tenant.clone() };
+        let items = [CacheResult::Hit, CacheResult::Miss].map(|result| by_result(&self.items, result));
+        let items_before = (items[0].get(), items[1].get());
+        let [items_hit, items_missed] = items;
         Totals {
             requests: std::array::from_fn(|at| by_result(&self.requests, CacheResult::ALL[at])),
-            items_hit: by_result(&self.items, CacheResult::Hit),
-            items_missed: by_result(&self.items, CacheResult::Miss),
+            items_hit,
+            items_missed,
+            items_before,
             hit_ratio: self.hit_ratio.get_or_create_owned(&label),
             cost_per_query: self.cost_per_query.get_or_create_owned(&label),
             search_queries: AtomicU64::new(0),
@@ -118,6 +166,23 @@ impl TenantFamilies {
             served: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }
+    }
+
+    /// Takes a tenant's totals off the page, but for what it spent.
+    pub(super) fn forget(&self, tenant: &TenantId) {
+        for result in CacheResult::ALL.iter().copied() {
+            let label = ByTenantResult { tenant: tenant.clone(), result };
+            self.requests.remove(&label);
+            self.items.remove(&label);
+        }
+        // A late word on its balance may have brought it back.
+        self.set_budget(tenant, None);
+    }
+
+    /// Takes off the page what a tenant spent on a model.
+    pub(super) fn forget_spent(&self, tenant: TenantId, model: ModelName, class: TrafficClass, currency: Arc<str>) {
+        self.tokens.remove(&ByTokens { tenant: tenant.clone(), model: model.clone(), class });
+        self.cost.remove(&ByCost { tenant, model, class, currency });
     }
 
     pub(super) fn set_budget(&self, tenant: &TenantId, remaining: Option<Money>) {
@@ -139,6 +204,8 @@ pub(super) struct TenantTable {
     cells: HashMap<TenantId, Cells>,
     other: OnceLock<Cells>,
     currency: Arc<str>,
+    /// What tenants that left have added to the sums over all.
+    left: Sums,
 }
 
 impl TenantTable {
@@ -154,17 +221,22 @@ impl TenantTable {
             let totals = known(tenant).map_or_else(|| Arc::new(families.totals(tenant)), |old| Arc::clone(&old.totals));
             (tenant.clone(), Cells::new(tenant.clone(), totals, models))
         };
-        let table = TenantTable {
+        let mut table = TenantTable {
             cells: plan.tenants.iter().map(cells_of).collect(),
             other: OnceLock::new(),
             currency: Arc::from(plan.currency.as_str()),
+            left: earlier.map(|old| old.left).unwrap_or_default(),
         };
-        for (gone, _) in earlier.iter().flat_map(|old| &old.cells).filter(|(id, _)| !table.cells.contains_key(id)) {
+        let others = earlier.and_then(|old| old.other.get()).map(|other| other.totals.sums());
+        let gone = || earlier.iter().flat_map(|old| &old.cells).filter(|(id, _)| !table.cells.contains_key(*id));
+        let sums = gone().map(|(_, cells)| cells.totals.sums()).chain(others).chain([table.left]).sum();
+        for (gone, _) in gone() {
             let label = ByTenant { tenant: gone.clone() };
             families.budget.remove(&label);
             families.hit_ratio.remove(&label);
             families.cost_per_query.remove(&label);
         }
+        table.left = sums;
         let pairs: Vec<(usize, TrafficClass)> = plan
             .models
             .iter()
@@ -179,6 +251,52 @@ impl TenantTable {
             }
         }
         table
+    }
+
+    pub(super) fn has(&self, tenant: &TenantId) -> bool {
+        self.cells.contains_key(tenant)
+    }
+
+    /// Totals of this table, made with `models`, that `next`, made with `next_models`, has no place for.
+    pub(super) fn departed(
+        &self,
+        models: &ModelIndex,
+        next: &TenantTable,
+        next_models: &ModelIndex,
+    ) -> impl Iterator<Item = Series> {
+        // The last position is nobody's, and stays.
+        let model_left = |model: &usize| !next_models.has(&models.name(*model)) && model + 1 < models.len();
+        let models_left: Vec<usize> = (0..models.len()).filter(model_left).collect();
+        self.cells.iter().flat_map(move |(tenant, cells)| {
+            let left = !next.has(tenant);
+            let own = left.then(|| Series::Tenant(tenant.clone()));
+            let gone = if left { (0..models.len()).collect() } else { models_left.clone() };
+            let slots =
+                gone.into_iter().flat_map(|model| (0..TrafficClass::ALL.len()).map(move |class| (model, class)));
+            let is_shown = |(model, class): &(usize, usize)| {
+                cells.spend.get(model * TrafficClass::ALL.len() + class).is_some_and(|spend| spend.get().is_some())
+            };
+            let spent = slots.filter(is_shown).map(move |(model, class)| Series::Spent {
+                tenant: tenant.clone(),
+                model: models.name(model),
+                class: TrafficClass::ALL[class],
+                currency: Arc::clone(&self.currency),
+            });
+            own.into_iter().chain(spent)
+        })
+    }
+
+    /// Has a place again for what a tenant spent on a model, if it knows both: they came back in time.
+    pub(super) fn takes_back(
+        &self,
+        families: &TenantFamilies,
+        models: &ModelIndex,
+        (tenant, model, class): (&TenantId, &ModelName, TrafficClass),
+    ) -> bool {
+        let knows_model = models.has(model) || model.as_str() == OTHER;
+        let Some(cells) = self.cells.get(tenant).filter(|_| knows_model) else { return false };
+        cells.spend(families, &self.currency, models, models.position(model), class);
+        true
     }
 
     fn of(&self, families: &TenantFamilies, models: &ModelIndex, tenant: &TenantId) -> &Cells {
@@ -256,11 +374,8 @@ impl TenantTable {
 
     /// The same over all tenants.
     pub(super) fn overall_ratios(&self) -> (f64, f64) {
-        let all = || self.cells.values().chain(self.other.get()).map(|cells| &cells.totals);
-        let hits = all().map(|totals| totals.items_hit.get()).sum();
-        let missed = all().map(|totals| totals.items_missed.get()).sum();
-        let cost = all().map(|totals| totals.search_cost.get()).sum();
-        let queries = all().map(|totals| totals.search_queries.load(Ordering::Relaxed)).sum();
+        let present = self.cells.values().chain(self.other.get()).map(|cells| cells.totals.sums());
+        let Sums { hits, missed, cost, queries } = present.chain([self.left]).sum();
         (share(hits, missed), average(cost, queries))
     }
 }

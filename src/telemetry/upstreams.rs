@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::ids::UpstreamId;
 use crate::pure::class::TrafficClass;
 
+use super::departed::Series;
 use super::labels::{
     BreakerLevel, BucketUnit, ByTrace, ByUpstream, ByUpstreamClass, ByUpstreamStatus, ByUpstreamUnit, CallStatus,
     LabelPlan, OTHER, TraceId,
@@ -118,8 +119,23 @@ impl UpstreamFamilies {
         }
     }
 
+    /// Takes an upstream's totals off the page.
+    pub(super) fn forget(&self, upstream: &UpstreamId) {
+        let label = ByUpstream { upstream: upstream.clone() };
+        self.duration.remove(&label);
+        for family in [&self.keys_parked, &self.usage_odd, &self.hedges] {
+            family.remove(&label);
+        }
+        for class in TrafficClass::ALL {
+            self.dwell.remove(&ByUpstreamClass { upstream: upstream.clone(), class });
+        }
+        for status in CallStatus::texts() {
+            self.requests.remove(&ByUpstreamStatus { upstream: upstream.clone(), status });
+        }
+    }
+
     /// Gauges of an upstream that the configuration no longer has would stay at their last value for ever.
-    fn forget(&self, upstream: &UpstreamId) {
+    fn forget_gauges(&self, upstream: &UpstreamId) {
         let label = ByUpstream { upstream: upstream.clone() };
         for family in [&self.in_flight, &self.breaker, &self.quarantined] {
             family.remove(&label);
@@ -218,9 +234,18 @@ impl UpstreamTable {
     pub(super) fn new(families: &UpstreamFamilies, plan: &LabelPlan, earlier: Option<&UpstreamTable>) -> UpstreamTable {
         let cells: HashMap<_, _> = plan.upstreams.iter().map(|id| (id.clone(), families.cells(id))).collect();
         for gone in earlier.iter().flat_map(|old| old.cells.keys()).filter(|id| !cells.contains_key(*id)) {
-            families.forget(gone);
+            families.forget_gauges(gone);
         }
         UpstreamTable { cells, other: OnceLock::new() }
+    }
+
+    pub(super) fn has(&self, upstream: &UpstreamId) -> bool {
+        self.cells.contains_key(upstream)
+    }
+
+    /// Upstreams that `next` does not have.
+    pub(super) fn departed(&self, next: &UpstreamTable) -> impl Iterator<Item = Series> {
+        self.cells.keys().filter(|id| !next.has(id)).cloned().map(Series::Upstream)
     }
 
     pub(super) fn of(&self, families: &UpstreamFamilies, upstream: &UpstreamId) -> &UpstreamCells {

@@ -1,6 +1,7 @@
 //! The gateway while it runs: reload, tenants and keys, the admin side, and its orderly end.
 
 mod audit;
+mod departed;
 mod drain;
 mod keys;
 mod ledger;

@@ -15,6 +15,25 @@ use vectorgate::store::journal::Journal;
 use vectorgate::store::record::{CreditRecord, PeriodRecord, Record};
 use vectorgate::store::writer::Limits;
 
+/// A budget that is refilled no more goes on from where its last period stood, over a restart too.
+#[tokio::test]
+async fn what_is_spent_after_periods_ended_is_kept() {
+    let provider = Provider::start(Script::new().space("A").width(8).tokens(TokenRule::PerItem(1)));
+    // Too small to be lent.
+    let config = config_at(&provider.base_url())
+        .replace("dimensions = 8", "dimensions = 8\ntokenizer = \"cl100k\"")
+        .replace("budget = \"1.00\"", "budget = \"0.000009\"\nbudget_period = \"day\"");
+    let mut gateway = Gateway::start(&config);
+    gateway.embed(json!("one")).await.expect(200);
+    gateway.configure(&config.replace("budget_period = \"day\"", ""));
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    gateway.embed(json!("two")).await.expect(200);
+    assert_eq!(gateway.tenant("t1").await["spent"], "0.000002");
+    gateway.crash_and_restart();
+    let tenant = gateway.tenant("t1").await;
+    assert_eq!((&tenant["spent"], &tenant["remaining"]), (&json!("0.000002"), &json!("0.000007")), "{tenant}");
+}
+
 #[tokio::test]
 async fn rg_849f_a_restart_across_the_edge_neither_loses_nor_repeats_the_reset() {
     let mut script = Script::new().space("A").width(8);

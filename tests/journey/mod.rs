@@ -1,3 +1,4 @@
 //! One file per promise.
 
 mod first_request;
+mod many_upstreams;

@@ -2,6 +2,7 @@
 
 mod amounts;
 mod cache;
+mod departed;
 mod directory;
 mod ledger;
 mod outage;

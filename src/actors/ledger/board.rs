@@ -20,6 +20,8 @@ struct BoardState {
     remaining: Option<Money>,
     exhausted: bool,
     resets_at: Option<Wall>,
+    /// Start of the period that charges count in; of the last one, where the budget has periods no more.
+    period_start: Wall,
     /// Counted here and nowhere else, whoever takes of them.
     limits: Option<TenantLimits>,
     account: Option<AccountSnapshot>,
@@ -55,6 +57,7 @@ impl BoardState {
     fn show(&mut self, account: &Account) {
         (self.remaining, self.exhausted) = (account.remaining(), account.is_exhausted());
         self.resets_at = account.resets_at();
+        self.period_start = account.standing().period_start;
         self.account = Some(account.snapshot());
     }
 }
@@ -63,6 +66,11 @@ impl Board {
     /// A board whose balance the shared ledger shows.
     pub fn of_shared_ledger() -> Board {
         Board(Mutex::new(BoardState { shared: true, ..BoardState::default() }))
+    }
+
+    /// Whether the balance is the shared ledger's.
+    pub fn is_of_shared_ledger(&self) -> bool {
+        self.0.lock().shared
     }
 
     /// The whole balance as it is now; `None` before the first time.
@@ -91,6 +99,11 @@ impl Board {
         self.0.lock().limits.as_mut().map(|limits| limits.allowances(now))
     }
 
+    /// Whether nothing is counted against the tenant's own limits now: what was taken of them is a minute old.
+    pub fn is_unlimited(&self, now: Mono) -> bool {
+        self.0.lock().limits.as_mut().is_none_or(|limits| limits.is_untouched(now))
+    }
+
     /// What new holds may take; `None` for an unlimited tenant.
     pub fn remaining(&self) -> Option<Money> {
         self.0.lock().remaining()
@@ -104,6 +117,11 @@ impl Board {
     /// When the budget is refilled next.
     pub fn resets_at(&self) -> Option<Wall> {
         self.0.lock().resets_at
+    }
+
+    /// Start of the period that charges count in.
+    pub fn period_start(&self) -> Wall {
+        self.0.lock().period_start
     }
 
     /// Publishes an account's balance.

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{self, Environment, Source};
 use crate::pure::budget_period::BudgetPeriod;
 use crate::pure::ledger::Standing;
-use crate::store::testing::{MemoryDisk, TENANT, at, hold};
+use crate::store::testing::{MemoryDisk, TENANT, at, hold, usage_line};
 use crate::store::writer::Limits;
 
 /// Longest wait for what must happen.
@@ -281,4 +281,34 @@ async fn a_budget_is_refilled_at_the_edge_of_its_period_once() {
     assert_eq!(look(&actor).await.spent, money(60), "a clock that steps back refills nothing");
     set(Wall(midnight.0 + 5));
     assert_eq!(look(&actor).await.spent, money(60), "nor does one that comes to the edge again");
+}
+
+#[actix_web::test]
+async fn a_balance_is_given_up_only_once_nothing_is_under_way_and_the_journal_says_the_same() {
+    let (actor, journal, board) = start_with_board(100_000);
+    let leaves = async || actor.send(Leave).await.expect("runs");
+    assert_eq!(look(&actor).await.remaining, Some(money(100_000)));
+    let within = PlaceHold { upper: money(10), ..ask(1, Duration::ZERO) };
+    assert!(board.hold(&within.core(clock::mono()), 1, at(0)), "a call out of what is lent");
+    assert!(!leaves().await, "it is under way");
+    actor.send(resolved(1, Some(7))).await.expect("runs");
+    assert!(!leaves().await, "the journal does not know of it");
+    assert!(board.lends(), "and the balance is as good as before");
+    journal.append(&usage_line(1, 7)).expect("written");
+    board.limit(None, Some(9));
+    board.take(HoldId(2), 1, clock::mono()).expect("the first of a minute");
+    assert!(!leaves().await, "a request counts against the tenant's own limit");
+    board.return_tokens(HoldId(2), None, clock::mono());
+    assert!(leaves().await);
+    assert!(!board.lends(), "nothing is out");
+    let refused = actor.send(ask(4, PATIENCE)).await.expect("runs");
+    assert_eq!(refused, Err(HoldRefusal::Unavailable), "whoever asks late gets nothing");
+    assert!(!actor.send(TimerIsSet).await.expect("runs"));
+    drop(actor);
+    let ended = async {
+        while Arc::strong_count(&board) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the actor has ended");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
-use super::Report;
+use super::{Bell, Report};
 use crate::pure::adaptive_batch::Limits;
 use crate::pure::admission::{Allowance, CallLoan, UpstreamSnapshot};
 use crate::pure::call_stats::CallView;
@@ -17,8 +17,10 @@ use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 
 /// What the actor publishes after each event.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Board {
+    /// Rung for calls that ended.
+    pub(super) bell: Arc<Bell>,
     pub(super) usable: AtomicBool,
     pub(super) probing: AtomicBool,
     pub(super) down: AtomicBool,
@@ -52,6 +54,56 @@ pub(super) struct Sizes {
     pub(super) ranking: Limits,
     /// What the quota leaves to a batch call.
     pub(super) batch: Limits,
+}
+
+/// Counts what upstreams publish that changes how they stand: usable, half-open, down, or a limit learned.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// A number that grows with each change of how any upstream stands. What was summed up after it was read is true as long as it
+/// stays.
+pub fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
+}
+
+/// How an upstream stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stands {
+    pub(super) usable: bool,
+    pub(super) probing: bool,
+    pub(super) down: bool,
+}
+
+/// For the actor.
+impl Board {
+    /// A board on which nothing was published yet.
+    pub(super) fn new(bell: Arc<Bell>) -> Board {
+        Board {
+            bell,
+            usable: AtomicBool::default(),
+            probing: AtomicBool::default(),
+            down: AtomicBool::default(),
+            in_flight: AtomicUsize::default(),
+            latency_ns: AtomicU64::default(),
+            p95_ns: AtomicU64::default(),
+            sizes: Mutex::default(),
+            allowances: Mutex::default(),
+            shown: ArcSwapOption::empty(),
+            loan: Mutex::default(),
+        }
+    }
+
+    /// Publishes how the upstream stands and how large its calls may be.
+    pub(super) fn stand(&self, stands: Stands, sizes: Sizes) {
+        let before = std::mem::replace(&mut *self.sizes.lock(), sizes);
+        let stood = Stands { usable: self.usable(), probing: self.probing(), down: self.down() };
+        if stood == stands && before.learned == sizes.learned && before.ranking == sizes.ranking {
+            return;
+        }
+        self.usable.store(stands.usable, Ordering::Relaxed);
+        self.probing.store(stands.probing, Ordering::Relaxed);
+        self.down.store(stands.down, Ordering::Relaxed);
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
 }
 
 impl Board {

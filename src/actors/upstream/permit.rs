@@ -74,15 +74,10 @@ impl Report {
     }
 }
 
-/// Calls that were made out of a loan have ended. A fact.
+/// Calls that were made out of a loan have ended: well a moment ago, or one has failed. A fact.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
-pub enum CallsEnded {
-    /// Well: it is enough to look soon.
-    LookSoon,
-    /// One has failed.
-    LookNow,
-}
+pub struct CallsEnded;
 
 /// Leave to make one call. Reporting how it ended is what gives the slot and the unused tokens back; a permit that is
 /// dropped without a report counts as a call whose client left.
@@ -124,8 +119,8 @@ impl Permit {
         drop(loan);
         match ending {
             Ending::NotHere(report) => self.actor.do_send(CallFinished { attempt: self.attempt, report }),
-            Ending::Noted | Ending::First if !harmless => self.actor.do_send(CallsEnded::LookNow),
-            Ending::First => self.actor.do_send(CallsEnded::LookSoon),
+            Ending::Noted | Ending::First if !harmless => self.actor.do_send(CallsEnded),
+            Ending::First => self.board.bell.ring(&self.actor),
             Ending::Noted => {}
         }
     }

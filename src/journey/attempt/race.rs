@@ -20,7 +20,7 @@ use crate::journey::reserve::Tries;
 use crate::pure::admission::{Ask, Outcome, OutcomeKind};
 use crate::pure::retry::patience_with_alternative;
 use crate::pure::time::Mono;
-use crate::runtime::Route;
+use crate::runtime::Fleet;
 use crate::telemetry::labels::CallStatus;
 use crate::telemetry::traces::CallTrace;
 use crate::worker::{Exchange, Reply};
@@ -200,13 +200,13 @@ impl Parts<'_> {
             .filter(|index| self.routes[*index].upstream.board.usable())
             .filter(|index| !avoid.contains(&self.routes[*index].upstream.plan.id))
             .collect();
-        let routes: Arc<[Route]> = others.iter().map(|index| self.routes[*index].clone()).collect();
+        let routes: Fleet = others.iter().map(|index| self.routes[*index].clone()).collect();
         if routes.is_empty() {
             return None;
         }
         let ask = Reserve {
             hold: None,
-            routes,
+            routes: Arc::new(routes),
             avoid: Vec::new(),
             retry: true,
             ask: Ask { may_queue: false, ..self.asker().ask(self.demand(range), Tries::More) },

@@ -8,7 +8,7 @@ use crate::config::plan::{Model, Prices};
 use crate::dialects::chat::meter::Told;
 use crate::pure::money::Money;
 use crate::pure::token_estimate::Estimate;
-use crate::runtime::{ModelRuntime, Route};
+use crate::runtime::{Fleet, ModelRuntime, Route};
 
 use super::ChatCall;
 use crate::journey::admit::CostBounds;
@@ -70,10 +70,11 @@ pub(super) fn cost(prices: &Prices, input: u64, output: u64) -> Money {
 }
 
 /// What is held for a call at any of `routes`: it covers the dearest.
-pub(super) fn bounds(call: &ChatCall, model: &ModelRuntime, routes: &[Route]) -> CostBounds {
+pub(super) fn bounds(call: &ChatCall, model: &ModelRuntime, routes: &Fleet) -> CostBounds {
     let (input, output) = (input(call, model), Output::of(call, &model.plan));
-    let most = |input, output| routes.iter().map(|route| cost(&route.prices, input, output)).max().unwrap_or_default();
-    let least = routes.iter().map(|route| cost(&route.prices, 1, 0)).min().unwrap_or_default();
+    let most =
+        |input, output| routes.prices().iter().map(|prices| cost(prices, input, output)).max().unwrap_or_default();
+    let least = routes.prices().iter().map(|prices| cost(prices, 1, 0)).min().unwrap_or_default();
     CostBounds { upper: most(input.upper, output.most), likely: most(input.likely, output.likely), lower: least }
 }
 

@@ -32,7 +32,7 @@ use crate::lifecycle;
 use crate::pure::class::{self, TrafficClass};
 use crate::pure::money::Money;
 use crate::pure::token_estimate::ClassCounts;
-use crate::runtime::{ModelRuntime, Route};
+use crate::runtime::{Fleet, ModelRuntime, Route};
 use crate::telemetry::CacheResult;
 use crate::worker::Worker;
 
@@ -46,7 +46,7 @@ pub const LONGEST_STREAM: Duration = Duration::from_secs(3600);
 /// A model that may answer, and its upstreams that speak the request's API.
 struct Candidate {
     model: Arc<ModelRuntime>,
-    routes: Arc<[Route]>,
+    routes: Arc<Fleet>,
 }
 
 /// A chat request that is acceptable.
@@ -143,9 +143,9 @@ pub fn call(context: Context, request: ChatRequest, share: BodyShare) -> Result<
 /// The model with those of its upstreams that speak `api`; `None` without any.
 fn candidate(model: &Arc<ModelRuntime>, api: ChatApi) -> Option<Candidate> {
     let speaks = |route: &&Route| api.is_spoken_by(route.upstream.plan.provider);
-    let routes: Arc<[Route]> = match model.routes.iter().all(|route| speaks(&route)) {
+    let routes = match model.routes.providers().iter().all(|provider| api.is_spoken_by(*provider)) {
         true => Arc::clone(&model.routes),
-        false => model.routes.iter().filter(speaks).cloned().collect(),
+        false => Arc::new(model.routes.iter().filter(speaks).cloned().collect()),
     };
     (!routes.is_empty()).then(|| Candidate { model: Arc::clone(model), routes })
 }
@@ -166,8 +166,8 @@ fn nobody_speaks(asked: &ModelRuntime, api: ChatApi) -> ApiError {
 
 impl ChatCall {
     /// Ways to the model that is asked first.
-    pub fn routes(&self) -> &[Route] {
-        self.candidates.first().map_or(&[], |first| &first.routes)
+    pub fn routes(&self) -> Option<&Fleet> {
+        self.candidates.first().map(|first| &*first.routes)
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -229,8 +229,9 @@ async fn opened(
 ) -> Result<(Arc<ModelRuntime>, open::Answer), ApiError> {
     {
         let _stage = call.context.trace.stage("admit");
-        let costs = |route: &Route| bounds::cost(&route.prices, 1, 1) > Money::ZERO;
-        admit::check_funds(&call.context, || call.routes().iter().any(costs)).await?;
+        let prices = || call.routes().into_iter().flat_map(Fleet::prices);
+        let costs = || prices().any(|prices| bounds::cost(prices, 1, 1) > Money::ZERO);
+        admit::check_funds(&call.context, costs).await?;
     }
     open::open(worker, call, gone, tally).await
 }

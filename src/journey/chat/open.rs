@@ -194,8 +194,8 @@ impl Opening<'_> {
     /// When a hold placed now lapses: after the longest journey that this request may have.
     fn lapses(&self) -> Mono {
         let plan = &self.call.context.running.plan;
-        let timeouts = self.call.candidates.iter().flat_map(|candidate| candidate.routes.iter());
-        let longest = timeouts.map(|route| route.upstream.plan.timeout).max().unwrap_or_default();
+        let timeouts = self.call.candidates.iter().map(|candidate| candidate.routes.longest_timeout());
+        let longest = timeouts.max().unwrap_or_default();
         let calls =
             plan.retry.max_attempts.saturating_mul(u32::try_from(self.call.candidates.len()).unwrap_or(u32::MAX));
         let stream = if self.call.request.stream { LONGEST_STREAM } else { Duration::ZERO };

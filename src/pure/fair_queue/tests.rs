@@ -193,3 +193,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_queue_that_nobody_waits_in_does_not_remember_everybody() {
+    let mut queue = FairQueue::<()>::new(usize::MAX);
+    for tenant in 0..20_000 {
+        queue.charge(&TenantId::from(format!("t{tenant}")), 1, 100_000);
+        assert!(queue.flows.len() <= DEBTS && queue.round.len() <= DEBTS + 1);
+    }
+    assert!(queue.flows.contains_key(&TenantId::from("t19999")), "the newest debts are kept");
+}

@@ -321,7 +321,7 @@ impl SharedDirectory {
     async fn offer(&self) -> Result<(), StoreDown> {
         let known: Vec<Entry> = self.journal.with_book(|book| {
             let mut known = Vec::new();
-            for (tenant, page) in &book.tenants {
+            for (tenant, page) in book.tenants.with_details() {
                 let mut add = |change, at| known.push(Entry { tenant: tenant.clone(), change, at });
                 if let Some(settings) = &page.created {
                     // When does not matter: the first stays.

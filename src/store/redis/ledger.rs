@@ -79,7 +79,7 @@ impl SharedLedger {
     pub fn new(link: Arc<Link>, journal: Arc<Journal>, telemetry: Arc<Telemetry>, part: Part) -> Arc<SharedLedger> {
         let (last, left) = journal.with_book(|book| {
             let pending: Vec<PendingRecord> =
-                book.tenants.values().flat_map(|page| page.pending.values().cloned()).collect();
+                book.tenants.under_way().flat_map(|page| page.pending.values().cloned()).collect();
             (book.last_number, pending)
         });
         // Above every number of an earlier process, even those whose records only the server has seen.
@@ -132,6 +132,19 @@ impl SharedLedger {
         account.board.show(known, false, resets_at);
         accounts.insert(tenant.clone(), Arc::clone(&account));
         account
+    }
+
+    /// Whether nothing of the account is under way here: no hold, no record that the server is yet to get or to give back. It
+    /// stays so as long as no request has the tenant.
+    pub fn is_idle(&self, account: &SharedAccount) -> bool {
+        let tenant = account.tenant();
+        let released = || self.releases.lock().iter().all(|(other, _)| other.tenant() != tenant);
+        account.open.lock().is_empty() && !self.outbox.lock().has(tenant) && released()
+    }
+
+    /// Forgets the account of a tenant that left; its records of other replicas are read when it is back.
+    pub fn forget_account(&self, tenant: &TenantId) {
+        self.accounts.write().remove(tenant);
     }
 
     /// Looks at the account; leases that are over end.
@@ -203,8 +216,8 @@ impl SharedLedger {
     pub(super) async fn open(&self, account: &SharedAccount) -> Result<(), StoreDown> {
         let (standing, parts, was_shared) = self.journal.with_book(|book| {
             let page = book.tenants.get(account.tenant());
-            let standing = page.map(|page| page.standing()).unwrap_or_default();
-            let parts = page.map(|page| page.parts.clone()).unwrap_or_default();
+            let standing = page.as_ref().map(|page| page.standing()).unwrap_or_default();
+            let parts = page.as_ref().map(|page| page.parts.clone()).unwrap_or_default();
             (standing, parts, page.is_some_and(|page| page.cursor.is_some()))
         });
         let shared = parts.values().fold(Money::ZERO, |sum, part| sum.checked_add(*part).unwrap_or(sum));

@@ -113,6 +113,11 @@ impl Outbox {
         self.change(tenant, |lane| lane.settled.remove(&hold));
     }
 
+    /// Whether any record of the tenant is on its way.
+    pub(super) fn has(&self, tenant: &TenantId) -> bool {
+        self.lanes.contains_key(tenant)
+    }
+
     /// Tenants that have something to send.
     pub(super) fn tenants(&self) -> Vec<TenantId> {
         self.lanes.iter().filter(|(_, lane)| !lane.waiting.is_empty()).map(|(tenant, _)| tenant.clone()).collect()

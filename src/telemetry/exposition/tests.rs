@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::clock;
 use crate::ids::{ModelName, TenantId, UpstreamId};
 use crate::pure::class::TrafficClass;
+use crate::telemetry::TOTALS_STAY;
 use crate::telemetry::labels::{CacheResult, CallStatus, Outcome, TraceId};
 use crate::telemetry::models::tests::level;
 use crate::telemetry::names;
@@ -413,4 +415,64 @@ fn the_format_follows_the_accept_header() {
         ),
         OPENMETRICS,
     );
+}
+
+/// Whether any series of the page has this text in a label.
+fn names(page: &Page, text: &str) -> bool {
+    page.samples.keys().any(|(_, labels)| labels.iter().any(|(_, value)| value == text))
+}
+
+#[test]
+fn totals_of_names_that_left_stay_for_a_while_and_then_go() {
+    let metrics = busy();
+    let strange = TenantId::from("zeta");
+    let ranker = ModelName::from("org/ranker \"v2\"\\x");
+    metrics.settled(&strange, &ranker, TrafficClass::Rerank, Default::default(), 7);
+    for status in [CallStatus::Http(200), CallStatus::Http(418), CallStatus::Outrun] {
+        metrics.upstream_call(&UpstreamId::from("u2"), status, Duration::ZERO, None);
+    }
+    let overall = metrics.overall_ratios();
+    let mut plan = support::labels();
+    plan.tenants.retain(|tenant| tenant.as_str() != "zeta");
+    plan.upstreams.retain(|upstream| upstream.as_str() != "u2");
+    plan.models.retain(|(model, _)| *model != ranker);
+    plan.collections.clear();
+    metrics.relabel(&plan);
+    let left = clock::mono();
+    let spent = [("tenant", "zeta"), ("model", ranker.as_str()), ("class", "rerank")];
+    metrics.forget_departed(left);
+    let page = support::page(&metrics);
+    assert_eq!(page.value("vectorgate_tokens_total", &spent), Some(7.0), "whoever scrapes now reads the last");
+    assert!(names(&page, "u2") && names(&page, "handbook"));
+    metrics.forget_departed(left.plus(TOTALS_STAY));
+    let page = support::page(&metrics);
+    for gone in ["zeta", "u2", "handbook", ranker.as_str()] {
+        assert!(!names(&page, gone), "{gone}");
+    }
+    assert!(names(&page, "acme") && names(&page, "u1") && names(&page, "e5"));
+    assert_eq!(metrics.overall_ratios(), overall, "sums over all tenants keep what they did");
+}
+
+#[test]
+fn whoever_comes_back_in_time_goes_on_counting() {
+    let metrics = busy();
+    let (zeta, e5) = (TenantId::from("zeta"), ModelName::from("e5"));
+    let tokens = |metrics: &Metrics| {
+        let spent = [("tenant", "zeta"), ("model", "e5"), ("class", "interactive-search")];
+        support::page(metrics).value("vectorgate_tokens_total", &spent)
+    };
+    let settle = |tokens| metrics.settled(&zeta, &e5, TrafficClass::InteractiveSearch, Default::default(), tokens);
+    settle(5);
+    let overall = metrics.overall_ratios();
+    let mut plan = support::labels();
+    plan.tenants.retain(|tenant| *tenant != zeta);
+    metrics.relabel(&plan);
+    metrics.relabel(&support::labels());
+    metrics.forget_departed(clock::mono().plus(TOTALS_STAY));
+    assert_eq!(metrics.overall_ratios(), overall, "nothing counts twice");
+    settle(6);
+    assert_eq!(tokens(&metrics), Some(11.0));
+    metrics.relabel(&plan);
+    metrics.forget_departed(clock::mono().plus(TOTALS_STAY));
+    assert_eq!(tokens(&metrics), None, "and leaves again");
 }
