@@ -16,6 +16,12 @@ pub fn mono() -> Mono {
     Mono(u64::try_from(start().elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// The process's first instant ([`Mono::ZERO`]) as the wall clock has it now, in nanoseconds since 1970.
+pub fn origin() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).saturating_sub(mono().0)
+}
+
 /// Wall-clock time, UTC. A clock set before 1970 reads as the epoch.
 pub fn wall() -> Wall {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -10,7 +10,6 @@ use std::time::Duration;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
 use crate::actors::router::ServedBatch;
 use crate::cache::Value;
@@ -35,7 +34,7 @@ use crate::scribe::Scribe;
 use crate::store::record::Record;
 use crate::telemetry::labels::CallStatus;
 use crate::telemetry::requests::RequestEnd;
-use crate::telemetry::traces::RequestTrace;
+use crate::telemetry::traces::{RequestTrace, TraceParent};
 use crate::tokens;
 use crate::vector::{Vector, VectorError};
 
@@ -241,7 +240,13 @@ impl Worker {
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.
-    pub async fn embed(&self, call: &Call, task: &EmbedTask, route: &Route, inputs: Vec<Input>) -> Exchange {
+    pub async fn embed(
+        &self,
+        call: &Call,
+        task: &EmbedTask,
+        (route, trace): (&Route, TraceParent),
+        inputs: Vec<Input>,
+    ) -> Exchange {
         let inputs = match Input::load(inputs).await {
             Ok(inputs) => inputs,
             Err(error) => {
@@ -269,12 +274,18 @@ impl Worker {
         };
         let encoded = encode_embed(plan.provider, &request);
         drop(inputs);
-        self.exchange(call, plan, encoded, &decode).await
+        self.exchange(call, (plan, trace), encoded, &decode).await
     }
 
     /// One call for the scores of `documents`. Every score is asked for, however few the client wants: the answer is cut
     /// after it is complete, so that what was paid for is kept.
-    pub async fn rerank(&self, call: &Call, task: &RerankTask, route: &Route, documents: &[Document]) -> Exchange {
+    pub async fn rerank(
+        &self,
+        call: &Call,
+        task: &RerankTask,
+        (route, trace): (&Route, TraceParent),
+        documents: &[Document],
+    ) -> Exchange {
         let plan = &route.upstream.plan;
         if plan.provider == Provider::Simulated {
             return Exchange::local(Ok(simulate_rerank(call, task, documents)));
@@ -290,13 +301,13 @@ impl Worker {
         let decode = |headers: &Headers<'_>, body: &Bytes| {
             decode_rerank(plan.provider, headers, body, &request).map(Answered::from)
         };
-        self.exchange(call, plan, encode_rerank(plan.provider, &request), &decode).await
+        self.exchange(call, (plan, trace), encode_rerank(plan.provider, &request), &decode).await
     }
 
     async fn exchange(
         &self,
         call: &Call,
-        plan: &Arc<Upstream>,
+        (plan, trace): (&Arc<Upstream>, TraceParent),
         request: Result<WireRequest, Unsupported>,
         decode: &Decode<'_>,
     ) -> Exchange {
@@ -304,7 +315,8 @@ impl Worker {
             Ok(request) => request,
             Err(unsupported) => return Exchange::local(Err(BadAnswer { reason: unsupported.message })),
         };
-        match self.wire(plan).call(request, &trace_headers(&call.context.trace), Breath::new(&self.crowd)).await {
+        match self.wire(plan).call(request, &trace_headers(&call.context.trace, trace), Breath::new(&self.crowd)).await
+        {
             Ok(answer) => read(plan.provider, &answer, decode),
             Err(error) => Exchange { reply: Err(CallError::Wire(error)), rate: RateHeaders::default() },
         }
@@ -312,9 +324,8 @@ impl Worker {
 }
 
 /// The trace as the upstream shall see it: under the span of the call that is being made.
-pub fn trace_headers(trace: &RequestTrace) -> Vec<(HeaderName, HeaderValue)> {
-    let (parent, state) = trace.outgoing(&Span::current(), rand::random());
-    let named = [(names::TRACE_PARENT, Some(parent)), (names::TRACE_STATE, state)];
+pub fn trace_headers(trace: &RequestTrace, call: TraceParent) -> Vec<(HeaderName, HeaderValue)> {
+    let named = [(names::TRACE_PARENT, Some(call.to_string())), (names::TRACE_STATE, trace.state().map(str::to_owned))];
     let header = |(name, value): (HeaderName, Option<String>)| Some((name, HeaderValue::try_from(value?).ok()?));
     named.into_iter().filter_map(header).collect()
 }

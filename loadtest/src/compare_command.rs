@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use loadtest::compare::own_peers::{KEY, MODEL, OwnPeers};
-use loadtest::compare::{Peer, Workload, compare, table};
+use loadtest::compare::{Peer, Workload, added, compare, table};
 use loadtest::engine::Target;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,6 +34,9 @@ pub struct Arguments {
     /// Delay of the provider that is started where no URLs are given [default: 20, with --saturate 0]
     #[arg(long, value_name = "MS", conflicts_with = "direct")]
     delay_ms: Option<f64>,
+    /// Compare gateways that record more and more: only metrics, the log, some traces, all traces
+    #[arg(long, conflicts_with = "direct")]
+    recording: bool,
     /// Requests per second
     #[arg(long, value_name = "N", default_value_t = 200.0)]
     rate: f64,
@@ -131,7 +134,11 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let workload = arguments.workload()?;
     let given = arguments.given_peers()?;
     let delay_ms = arguments.delay_ms.unwrap_or(if arguments.saturate { 0.0 } else { 20.0 });
-    let own = if given.is_empty() { Some(OwnPeers::start(delay_ms, arguments.different > 0)?) } else { None };
+    let own = match (given.is_empty(), arguments.recording) {
+        (false, _) => None,
+        (true, true) => Some(OwnPeers::start_recording(delay_ms)?),
+        (true, false) => Some(OwnPeers::start(delay_ms, arguments.different > 0)?),
+    };
     let peers = own.as_ref().map_or(given, |own| own.peers.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let measuring = compare(&peers, &workload, |name, round, sample| {
@@ -155,6 +162,9 @@ pub fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         }
     })?;
     print!("{}", table(&measured));
+    if arguments.recording {
+        print!("{}", added(&measured));
+    }
     if let Some(file) = &arguments.json {
         fs::write(file, serde_json::to_vec_pretty(&measured)?)?;
     }

@@ -7,7 +7,6 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -77,8 +76,7 @@ async fn ask(
         body::read(http, payload, fields, limits, &worker.gateway.bodies, Overflow::Refuse).await?
     };
     let call = {
-        let trace = Arc::clone(&context.trace);
-        let _stage = trace.stage("classify");
+        let _stage = context.trace.stage("classify");
         let mut parsed = chat_request::parse(api, &scanned.scan, &scanned.bytes, said(http))?;
         parsed.model = named.or(parsed.model);
         chat::call(context, parsed, scanned.share)?

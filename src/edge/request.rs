@@ -20,7 +20,7 @@ use crate::pure::digits;
 use crate::pure::time::Mono;
 use crate::runtime::{KeyOwner, Running};
 use crate::telemetry::requests::RequestEnd;
-use crate::telemetry::traces::RequestTrace;
+use crate::telemetry::traces::{Incoming, RequestTrace};
 use crate::worker::Worker;
 
 use super::auth;
@@ -59,9 +59,11 @@ pub fn arrive(worker: &Worker, request: &HttpRequest) -> Arrival {
     let headers = request.headers();
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let telemetry = &worker.gateway.telemetry;
-    let (parent, state) = (text(names::TRACE_PARENT), text(names::TRACE_STATE));
-    let trace = telemetry.begin_trace(|| request.match_pattern(), parent, state);
-    Arrival { request_id: request_id(headers), trace: Arc::new(trace), started: clock::mono() }
+    let started = clock::mono();
+    let (traceparent, tracestate) = (text(names::TRACE_PARENT), text(names::TRACE_STATE));
+    let incoming = Incoming { traceparent, tracestate, fresh: rand::random(), began: started };
+    let trace = telemetry.begin_trace(incoming, || request.match_pattern().unwrap_or_default());
+    Arrival { request_id: request_id(headers), trace: Arc::new(trace), started }
 }
 
 /// Tells of a request that ended before its journey began. `operation` and `class` are its route's.

@@ -2,7 +2,6 @@
 //! for is the route table's to know.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use actix_web::web::Payload;
 use actix_web::{HttpRequest, HttpResponse};
@@ -136,7 +135,7 @@ impl Incoming<'_> {
             *dialect = client::rerank_dialect(&scanned.scan, *dialect);
             self.context.dialect = *dialect;
         }
-        let _stage = Arc::clone(&self.context.trace).stage("classify");
+        let _stage = self.context.trace.stage("classify");
         let mut parsed = client::parse_rerank(*dialect, &scanned.scan, &scanned.bytes)?;
         parsed.model = named.or(parsed.model);
         let items = scanned.scan.take_items(&[parsed.field]);
@@ -153,7 +152,7 @@ fn embed_call(
     named: Option<String>,
     similarity: bool,
 ) -> Result<Call, ApiError> {
-    let _stage = Arc::clone(&context.trace).stage("classify");
+    let _stage = context.trace.stage("classify");
     let dialect = context.dialect;
     let mut parsed = client::parse_embed(dialect, &scanned.scan, &scanned.bytes)?;
     parsed.model = named.or(parsed.model);

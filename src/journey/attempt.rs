@@ -34,6 +34,7 @@ use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::room::Seat;
 use crate::runtime::{Fleet, Route};
+use crate::telemetry::traces::TraceParent;
 use crate::vector::{Vector, VectorError};
 use crate::worker::{Answered, CallError, Exchange, Reply, Worker};
 
@@ -320,16 +321,17 @@ impl Parts<'_> {
         self.bill(route, range.len(), self.tokens(range), true, None)
     }
 
-    async fn exchange(&self, route: &Route, range: &Range<usize>) -> Exchange {
+    /// Makes a call, which tells the upstream of `trace`.
+    async fn exchange(&self, route: &Route, range: &Range<usize>, trace: TraceParent) -> Exchange {
         let indices = &self.indices[range.clone()];
         let mut exchange = match &self.call.task {
             Task::Embed(embed) => {
                 let inputs: Vec<Input> = indices.iter().map(|index| embed.inputs[*index].clone()).collect();
-                self.worker.embed(self.call, embed, route, inputs).await
+                self.worker.embed(self.call, embed, (route, trace), inputs).await
             }
             Task::Rerank(rerank) => {
                 let documents: Vec<Document> = indices.iter().map(|index| rerank.documents[*index].clone()).collect();
-                self.worker.rerank(self.call, rerank, route, &documents).await
+                self.worker.rerank(self.call, rerank, (route, trace), &documents).await
             }
         };
         if let Ok(Reply::Error(error)) = &mut exchange.reply

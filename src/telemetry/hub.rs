@@ -24,7 +24,7 @@ use super::logs::{self, RequestLog, TelemetryGuard};
 use super::metrics::Metrics;
 use super::otlp::metrics::MetricExport;
 use super::timeline::Timeline;
-use super::traces::RequestTrace;
+use super::traces::{Incoming, Recorder, RequestTrace};
 
 /// Events kept for the dashboard: a bad night's worth.
 const TIMELINE_EVENTS: usize = 2_000;
@@ -36,7 +36,8 @@ pub struct Telemetry {
     pub metrics: Arc<Metrics>,
     /// What people should hear of.
     pub events: Events,
-    exports: bool,
+    /// There where somebody receives spans.
+    recorder: Option<Recorder>,
     pub(super) request_log: RequestLog,
     guard: Mutex<TelemetryGuard>,
     metric_export: Mutex<Option<MetricExport>>,
@@ -45,28 +46,22 @@ pub struct Telemetry {
 impl Telemetry {
     /// Starts logging and, where the environment names a receiver, the export of traces and metrics.
     pub fn start(plan: &Plan) -> Arc<Telemetry> {
-        let guard = logs::init();
+        let mut guard = logs::init();
         let metrics = Metrics::new(&LabelPlan::from_plan(plan), &plan.slo, guard.lost_spans());
         let events = Events::new(Arc::clone(&metrics), Arc::new(Timeline::new(TIMELINE_EVENTS)));
-        let (exports, request_log) = (guard.exports(), guard.request_log());
+        let (recorder, request_log) = (guard.recorder(), guard.request_log());
         let metric_export = MetricExport::from_env(&metrics).unwrap_or_else(|error| {
             tracing::warn!(%error, "metrics are not exported");
             None
         });
         let (guard, metric_export) = (Mutex::new(guard), Mutex::new(metric_export));
-        Arc::new(Telemetry { metrics, events, exports, request_log, guard, metric_export })
+        Arc::new(Telemetry { metrics, events, recorder, request_log, guard, metric_export })
     }
 
-    /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only where
-    /// spans are exported.
-    pub fn begin_trace(
-        &self,
-        route: impl FnOnce() -> Option<String>,
-        traceparent: Option<&str>,
-        tracestate: Option<&str>,
-    ) -> RequestTrace {
-        let route = self.exports.then(|| route().unwrap_or_default());
-        RequestTrace::begin(route.as_deref(), traceparent, tracestate, rand::random())
+    /// Begins a request's trace, under the client's `traceparent` if it is a valid one. `route` is asked for only if the
+    /// request is recorded.
+    pub fn begin_trace(&self, incoming: Incoming<'_>, route: impl FnOnce() -> String) -> RequestTrace {
+        RequestTrace::begin(self.recorder.as_ref(), incoming, route)
     }
 
     /// Delivers what is queued; blocks for a few seconds at most.

@@ -3,8 +3,6 @@
 
 use std::io::IsTerminal;
 
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Level;
 use tracing_subscriber::filter::{EnvFilter, FilterExt as _, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
@@ -13,7 +11,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 use super::lines::{LineWriter, Lines};
-use super::otlp::{self, LostSpans};
+use super::otlp::LostSpans;
+use super::otlp::describe;
+use super::otlp::pen::Pen;
+use super::otlp::spans::{SpanCourier, SpanExport};
+use super::traces::Recorder;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +74,8 @@ impl LogOptions {
 #[derive(Debug)]
 #[must_use = "dropping the guard ends the export of traces"]
 pub struct TelemetryGuard {
-    provider: Option<SdkTracerProvider>,
+    courier: Option<SpanCourier>,
+    recorder: Option<Recorder>,
     lost: LostSpans,
     /// Nothing where logging was set up before.
     writer: Option<LineWriter>,
@@ -94,9 +97,9 @@ pub enum RequestLog {
 pub const REQUEST_TARGET: &str = "vectorgate::request";
 
 impl TelemetryGuard {
-    /// Whether spans are exported.
-    pub fn exports(&self) -> bool {
-        self.provider.is_some()
+    /// What requests are recorded with, where somebody receives spans; once.
+    pub fn recorder(&mut self) -> Option<Recorder> {
+        self.recorder.take()
     }
 
     /// The count of undeliverable spans, for [`super::metrics::Metrics::new`].
@@ -113,11 +116,7 @@ impl TelemetryGuard {
     /// is not written. Blocks the calling thread for up to five seconds if the receiver does not answer; calling it again
     /// does nothing.
     pub fn shutdown(&mut self) {
-        if let Some(provider) = self.provider.take()
-            && let Err(error) = provider.shutdown()
-        {
-            tracing::warn!(%error, "queued spans were not delivered");
-        }
+        drop(self.courier.take());
         drop(self.writer.take());
     }
 }
@@ -134,17 +133,15 @@ pub fn init() -> TelemetryGuard {
     let get = |name: &str| std::env::var(name).ok();
     let mut options = LogOptions::from_env(get, std::io::stderr().is_terminal());
     let lost = LostSpans::default();
-    let provider = if otlp::wanted(get) {
-        otlp::provider(None, lost.clone())
-            .map_err(|error| options.complaints.push(format!("traces are not exported: {error}")))
-            .ok()
-    } else {
+    let mut export = SpanExport::from_env(get, lost.clone()).unwrap_or_else(|error| {
+        options.complaints.push(format!("traces are not exported: {error}"));
         None
-    };
+    });
+    options.complaints.extend(export.as_mut().and_then(|export| export.complaint.take()));
     let lines = Lines::default();
     let subscriber = tracing_subscriber::registry()
         .with(text_layer(&options, lines.clone()))
-        .with(provider.as_ref().map(|provider| trace_layer(provider)));
+        .with(export.as_ref().map(|export| trace_layer(export.pen())));
     let mut writer = None;
     if subscriber.try_init().is_ok() {
         match lines.write_to(std::io::stderr()) {
@@ -154,11 +151,16 @@ pub fn init() -> TelemetryGuard {
     } else {
         options.complaints.clear();
     }
+    let started = export.map(SpanExport::start).transpose().unwrap_or_else(|error| {
+        options.complaints.push(format!("traces are not exported: {error}"));
+        None
+    });
     for complaint in &options.complaints {
         tracing::warn!("{complaint}");
     }
     let requests = if writer.is_some() { request_log(&options, lines) } else { RequestLog::Events };
-    TelemetryGuard { provider, lost, writer, requests }
+    let (recorder, courier) = started.unzip();
+    TelemetryGuard { courier, recorder, lost, writer, requests }
 }
 
 /// A filter that looks at more than targets and levels is asked about each event.
@@ -171,7 +173,7 @@ fn request_log(options: &LogOptions, lines: Lines) -> RequestLog {
     }
 }
 
-type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
+pub(super) type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
 fn text_layer<W>(options: &LogOptions, writer: W) -> BoxedLayer<Registry>
 where
@@ -206,17 +208,18 @@ where
     }
 }
 
-/// Exports this crate's spans at `info` whatever the log filter says: a quiet log must not cut traces.
-fn trace_layer<S>(provider: &SdkTracerProvider) -> BoxedLayer<S>
+/// Brings the spans of recorded requests to `pen` whatever the log filter says: a quiet log must not cut traces.
+pub(super) fn trace_layer<S>(pen: Pen) -> BoxedLayer<S>
 where
     S: tracing::Subscriber + for<'span> tracing_subscriber::registry::LookupSpan<'span> + Send + Sync,
 {
     tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer("vectorgate"))
+        .with_tracer(pen)
         .with_location(false)
         .with_threads(false)
+        .with_target(false)
         .with_tracked_inactivity(false)
-        .with_filter(Targets::new().with_target("vectorgate", LevelFilter::INFO))
+        .with_filter(Targets::new().with_target(describe::TARGET, LevelFilter::INFO))
         .boxed()
 }
 
@@ -264,11 +267,10 @@ mod tests {
     fn check_most_verbose(filter: &str, expected: LevelFilter) {
         let options = LogOptions { format: LogFormat::Json, filter: filter.to_owned(), complaints: Vec::new() };
         let text = text_layer(&options, std::io::sink);
-        let provider = SdkTracerProvider::builder().build();
         let alone = tracing_subscriber::registry().with(text).with(None::<BoxedLayer<_>>);
         assert_eq!(tracing::Subscriber::max_level_hint(&alone), Some(expected), "{filter}");
         let text = text_layer(&options, std::io::sink);
-        let with_traces = tracing_subscriber::registry().with(text).with(Some(trace_layer(&provider)));
+        let with_traces = tracing_subscriber::registry().with(text).with(Some(trace_layer(Pen::default())));
         let expected = expected.max(LevelFilter::INFO);
         assert_eq!(tracing::Subscriber::max_level_hint(&with_traces), Some(expected), "{filter}, with traces");
     }

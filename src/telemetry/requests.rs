@@ -39,7 +39,7 @@ pub struct RequestEnd {
 }
 
 /// What only a request with a known tenant and model has.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct JourneyEnd {
     /// Whose it is.
     pub tenant: TenantId,

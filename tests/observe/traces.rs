@@ -165,10 +165,35 @@ async fn a_trace_that_the_client_left_out_is_passed_on_and_not_exported() {
     embed(&gateway, Some(&unsampled), "alpha").await.expect(200);
     let seen = provider.calls()[0].header("traceparent").expect("a traceparent").to_owned();
     assert!(seen.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && seen.ends_with("-00"), "{seen}");
+    assert!(!seen.contains("b7ad6b7169203331"), "a call has an id of its own: {seen}");
     // A later request's trace is there, this one's is not.
     let later = embed(&gateway, None, "beta").await;
     whole(&receiver, later.header("x-trace-id"));
     assert!(receiver.trace("0af7651916cd43dd8448eb211c80319c").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_is_sampled_ids_are_told_and_passed_on_all_the_same() {
+    let receiver = Receiver::start();
+    let provider = Provider::start(Script::new().space("A").width(8));
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("OTEL_TRACES_SAMPLER", "parentbased_always_off"),
+    ];
+    let gateway = Gateway::start_with(&config(&provider), &environment);
+    let answer = embed(&gateway, None, "alpha").await;
+    answer.expect(200);
+    let seen = provider.calls()[0].header("traceparent").expect("a traceparent").to_owned();
+    assert!(seen.starts_with(&format!("00-{}-", answer.header("x-trace-id"))) && seen.ends_with("-00"), "{seen}");
+    let refused = gateway.post("/v1/embeddings", "wrong", &[], "{}").await;
+    assert_eq!(refused.expect(401)["trace_id"], refused.header("x-trace-id"));
+    // The client's own decision stands; when its trace is there, the others would be.
+    embed(&gateway, Some(CLIENT), "beta").await.expect(200);
+    whole(&receiver, "0af7651916cd43dd8448eb211c80319c");
+    assert!(receiver.trace(answer.header("x-trace-id")).is_empty());
+    let page = gateway.admin_get_with("/metrics", &[("accept", "application/openmetrics-text")]).await.text;
+    assert!(!page.contains(answer.header("x-trace-id")), "an exemplar leads to what can be found");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ use crate::engine::{
     open_loop,
 };
 
-pub use table::table;
+pub use table::{added, table};
 
 /// A server to be measured.
 #[derive(Clone, Debug)]

@@ -31,6 +31,28 @@ pub fn table(measured: &[Measured]) -> String {
     out
 }
 
+/// What each peer takes more of CPU for a request than the first, a line a peer: the median over the rounds, in each of
+/// which both had the same minute of the machine, and how far the rounds lie apart.
+pub fn added(measured: &[Measured]) -> String {
+    let mut out = String::new();
+    let Some((base, others)) = measured.split_first() else { return out };
+    for peer in others {
+        let pairs = base.rounds.iter().zip(&peer.rounds);
+        let mut shares: Vec<f64> =
+            pairs.filter_map(|(base, own)| Some(100.0 * (own.cpu_s_per_1000? / base.cpu_s_per_1000? - 1.0))).collect();
+        shares.sort_by(f64::total_cmp);
+        if let (Some(least), Some(middle), Some(most)) = (shares.first(), shares.get(shares.len() / 2), shares.last()) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "{} takes {middle:+.1} % of CPU a request against {} ({least:+.1} to {most:+.1})",
+                peer.name, base.name
+            );
+        }
+    }
+    out
+}
+
 fn line(peer: &Measured, place: usize, base: &Sample) -> [String; 11] {
     let sample = &peer.median;
     let added = |own: f64, base: f64| if place == 0 { "-".to_owned() } else { format!("{:+.2}", own - base) };
@@ -74,5 +96,17 @@ mod tests {
         assert!(lines[2].contains("+0.25") && lines[2].contains("0.125"), "{text}");
         assert_eq!(lines[0].chars().count(), lines[2].chars().count());
         assert_eq!(lines[4], "gateway: gateway complains");
+    }
+
+    #[test]
+    fn more_processor_time_is_told_round_by_round() {
+        let peer = |name: &str, rounds: &[f64]| {
+            let sample = |cpu: &f64| Sample { cpu_s_per_1000: Some(*cpu), ..Sample::default() };
+            let rounds = rounds.iter().map(sample).collect();
+            Measured { name: name.to_owned(), median: Sample::default(), rounds, complaints: Vec::new() }
+        };
+        let text = added(&[peer("silent", &[1.0, 2.0, 1.0]), peer("log", &[1.02, 2.06, 0.99]), peer("idle", &[])]);
+        assert_eq!(text, "log takes +2.0 % of CPU a request against silent (-1.0 to +3.0)\n");
+        assert_eq!(added(&[]), "");
     }
 }

@@ -54,6 +54,7 @@ pub struct Gateway {
     pub clients: SocketAddr,
     /// Where administrators connect.
     pub admin: SocketAddr,
+    environment: Vec<(String, String)>,
     server: Server,
 }
 
@@ -67,14 +68,32 @@ impl Gateway {
         program: &Path,
         folder: &Path,
         config: &str,
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Result<Self, String> {
+        Self::start_with(name, program, folder, config, addresses, &[])
+    }
+
+    /// The same, with variables in its environment.
+    ///
+    /// # Errors
+    /// As [`Gateway::start`].
+    pub fn start_with(
+        name: &str,
+        program: &Path,
+        folder: &Path,
+        config: &str,
         (clients, admin): (SocketAddr, SocketAddr),
+        environment: &[(&str, &str)],
     ) -> Result<Self, String> {
         let home = folder.join(name);
         let explain = |error: std::io::Error| format!("{name}: {error}");
         fs::create_dir_all(&home).map_err(explain)?;
         fs::write(home.join("gateway.toml"), config).map_err(explain)?;
-        let server = launch(name, program, &home, clients)?;
-        Ok(Self { name: name.to_owned(), program: program.to_owned(), folder: home, clients, admin, server })
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let server = launch(name, program, &home, clients, &environment)?;
+        let (name, program) = (name.to_owned(), program.to_owned());
+        Ok(Self { name, program, folder: home, clients, admin, environment, server })
     }
 
     /// Its process.
@@ -88,7 +107,7 @@ impl Gateway {
     /// The new one did not come up.
     pub fn crash(&mut self) -> Result<(), String> {
         self.server.kill();
-        self.server = launch(&self.name, &self.program, &self.folder, self.clients)?;
+        self.server = launch(&self.name, &self.program, &self.folder, self.clients, &self.environment)?;
         Ok(())
     }
 
@@ -118,8 +137,15 @@ impl Gateway {
     }
 }
 
-fn launch(name: &str, program: &Path, folder: &Path, clients: SocketAddr) -> Result<Server, String> {
+fn launch(
+    name: &str,
+    program: &Path,
+    folder: &Path,
+    clients: SocketAddr,
+    environment: &[(String, String)],
+) -> Result<Server, String> {
     let mut command = command(program, folder);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.args(["serve", "--config", "gateway.toml"]);
     Server::start(name, command, clients, folder, answers_http)
 }

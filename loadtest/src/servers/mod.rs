@@ -1,6 +1,7 @@
 //! Servers that a load test starts itself: the gateway, nginx as a plain proxy, Redis. All on loopback and free ports,
 //! with files in a folder of their own; all end with whoever started them.
 
+pub mod collector;
 pub mod gateway;
 pub mod nginx;
 pub mod process;

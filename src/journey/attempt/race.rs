@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
-use tracing::{Instrument as _, Span};
 
 use crate::actors::router::{Reserve, Reserved};
 use crate::actors::upstream::{Permit, Report};
@@ -23,7 +22,7 @@ use crate::pure::retry::patience_with_alternative;
 use crate::pure::time::Mono;
 use crate::runtime::Fleet;
 use crate::telemetry::labels::CallStatus;
-use crate::telemetry::traces::call_ended;
+use crate::telemetry::traces::CallTrace;
 use crate::worker::{Exchange, Reply};
 
 use super::{Parts, Seen};
@@ -48,7 +47,7 @@ struct Leg {
     route: usize,
     permit: Permit,
     started: Mono,
-    span: Span,
+    trace: CallTrace,
 }
 
 /// Calls under way: which leg, and what came of it.
@@ -85,8 +84,8 @@ impl Parts<'_> {
             };
             let now = clock::mono();
             if let Some((index, exchange)) = ended {
-                let Some(leg) = legs.get_mut(index).and_then(Option::take) else { continue };
-                let latency = self.saw(&leg, exchange.status(), exchange.billed(), seen, now);
+                let Some(mut leg) = legs.get_mut(index).and_then(Option::take) else { continue };
+                let latency = self.saw(&mut leg, exchange.status(), exchange.billed(), seen, now);
                 let good = matches!(exchange.reply, Ok(Reply::Answer(_)));
                 if good || calls.is_empty() {
                     self.outrun(&mut legs, seen, now);
@@ -108,9 +107,9 @@ impl Parts<'_> {
                 let silent = legs.iter().position(Option::is_some).filter(|_| calls.len() == 1);
                 let Some(leg) = silent.and_then(|index| legs.get_mut(index)) else { continue };
                 let replaceable = leg.as_ref().is_some_and(|leg| self.elsewhere(leg.route, avoid));
-                if let Some(leg) = leg.take_if(|_| replaceable) {
+                if let Some(mut leg) = leg.take_if(|_| replaceable) {
                     let exchange = Exchange::timed_out();
-                    let latency = self.saw(&leg, exchange.status(), None, seen, now);
+                    let latency = self.saw(&mut leg, exchange.status(), None, seen, now);
                     return Decided { route: leg.route, permit: leg.permit, exchange, latency };
                 }
             }
@@ -126,18 +125,18 @@ impl Parts<'_> {
         seen: &mut Seen,
     ) {
         let leg = self.leg(reserved, range.len(), seen);
-        let (index, call, span) = (legs.len(), &self.routes[leg.route], leg.span.clone());
+        let (index, call, context) = (legs.len(), &self.routes[leg.route], leg.trace.context());
         legs.push(Some(leg));
-        calls.push(Box::pin(async move { (index, self.exchange(call, range).instrument(span).await) }));
+        calls.push(Box::pin(async move { (index, self.exchange(call, range, context).await) }));
     }
 
     /// Makes a call that nothing can race or replace.
     async fn alone(&self, reserved: Reserved, range: &Range<usize>, seen: &mut Seen) -> Decided {
-        let leg = self.leg(reserved, range.len(), seen);
-        let call = self.exchange(&self.routes[leg.route], range).instrument(leg.span.clone());
+        let mut leg = self.leg(reserved, range.len(), seen);
+        let call = self.exchange(&self.routes[leg.route], range, leg.trace.context());
         // Boxed, or the whole of it would be moved with the part that waits for it.
         let exchange = Box::pin(call).await;
-        let latency = self.saw(&leg, exchange.status(), exchange.billed(), seen, clock::mono());
+        let latency = self.saw(&mut leg, exchange.status(), exchange.billed(), seen, clock::mono());
         Decided { route: leg.route, permit: leg.permit, exchange, latency }
     }
 
@@ -148,25 +147,25 @@ impl Parts<'_> {
         seen.dwell += permit.dwell;
         let call = &self.routes[route];
         let (trace, plan) = (&self.call.context.trace, &call.upstream.plan);
-        let span = trace.upstream_call(self.call.operation(), plan, &call.remote_name, items);
-        Leg { route, permit, started: clock::mono(), span }
+        let trace = trace.upstream_call(self.call.operation(), plan, &call.remote_name, items);
+        Leg { route, permit, started: clock::mono(), trace }
     }
 
     /// Counts a call that ended, by `tokens` if it was billed; how long it took.
-    fn saw(&self, leg: &Leg, status: CallStatus, tokens: Option<u64>, seen: &mut Seen, now: Mono) -> Duration {
+    fn saw(&self, leg: &mut Leg, status: CallStatus, tokens: Option<u64>, seen: &mut Seen, now: Mono) -> Duration {
         seen.calls.push((leg.started, now));
         let latency = now.since(leg.started);
         let upstream = &self.routes[leg.route].upstream.plan.id;
         let exemplar = self.call.context.trace.exemplar();
         self.worker.gateway.telemetry.metrics.upstream_call(upstream, status, latency, exemplar);
-        call_ended(&leg.span, status, tokens);
+        leg.trace.ended(status, tokens);
         latency
     }
 
     /// Reports the calls that another one has made needless.
     fn outrun(&self, legs: &mut [Option<Leg>], seen: &mut Seen, now: Mono) {
-        for leg in legs.iter_mut().filter_map(Option::take) {
-            let after = self.saw(&leg, CallStatus::Outrun, None, seen, now);
+        for mut leg in legs.iter_mut().filter_map(Option::take) {
+            let after = self.saw(&mut leg, CallStatus::Outrun, None, seen, now);
             leg.permit.report(Report::plain(Outcome::bare(OutcomeKind::Outrun { after })));
         }
     }

@@ -20,6 +20,7 @@ use crate::dialects::{BadAnswer, ProviderError};
 use crate::pure::rate_headers::RateHeaders;
 use crate::runtime::{ModelRuntime, Route};
 use crate::telemetry::labels::CallStatus;
+use crate::telemetry::traces::TraceParent;
 use crate::worker::{CallError, Worker, trace_headers};
 
 /// What the error of a stream is called that fails with its first event: the head said 200.
@@ -112,11 +113,16 @@ impl Exchange {
     }
 }
 
-/// Calls the upstream of `route`.
+/// Calls the upstream of `route`, which is told of `trace`.
 ///
 /// # Cancel safety
 /// Dropping the future closes the connection.
-pub(super) async fn exchange(worker: &Rc<Worker>, call: &ChatCall, model: &ModelRuntime, route: &Route) -> Exchange {
+pub(super) async fn exchange(
+    worker: &Rc<Worker>,
+    call: &ChatCall,
+    model: &ModelRuntime,
+    (route, trace): (&Route, TraceParent),
+) -> Exchange {
     let plan = &route.upstream.plan;
     let hides_usage = call.request.adds_usage(plan);
     if plan.provider == Provider::Simulated {
@@ -124,7 +130,7 @@ pub(super) async fn exchange(worker: &Rc<Worker>, call: &ChatCall, model: &Model
         return Exchange { result: Ok(answered), rate: RateHeaders::default() };
     }
     let request = call.request.encode(plan, &route.remote_name);
-    let opened = match worker.wire(plan).open(request, &trace_headers(&call.context.trace)).await {
+    let opened = match worker.wire(plan).open(request, &trace_headers(&call.context.trace, trace)).await {
         Ok(opened) => opened,
         Err(error) => return Exchange::wire(error),
     };

@@ -25,7 +25,6 @@ use crate::lifecycle;
 use crate::pure::admission::{Outcome, OutcomeKind};
 use crate::runtime::ModelRuntime;
 use crate::telemetry::labels::CallStatus;
-use crate::telemetry::traces::call_ended;
 use crate::worker::Worker;
 
 /// Pieces that may wait for the client; the provider is read no further until it has taken them.
@@ -83,7 +82,7 @@ pub(super) async fn run(
     mut tally: Tally,
     told: oneshot::Sender<Reply>,
 ) {
-    let Stream { live, permit, route, span, rate, latency } = stream;
+    let Stream { live, permit, route, trace: mut called, rate, latency } = stream;
     let after = clock::mono().since(call.context.started);
     tally.head_after = Some(after);
     let facts = Facts {
@@ -129,7 +128,7 @@ pub(super) async fn run(
     permit.report(Report::plain(Outcome { kind, actual_tokens: counted, headers: rate }));
     let exemplar = call.context.trace.exemplar();
     worker.gateway.telemetry.metrics.upstream_call(&route.upstream.plan.id, status, latency, exemplar);
-    call_ended(&span, status, input);
+    called.ended(status, input);
 
     let mut closed = settle::close(worker, call.subject(), &mut tally, end.error().as_ref()).await;
     let last = match (end, &closed.withheld) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, Span};
 
 use super::exchange::{Answered, Exchange, Live, NoAnswer, exchange};
 use super::{Candidate, ChatCall, LONGEST_STREAM, bounds};
@@ -31,7 +30,7 @@ use crate::pure::retry::Backoff;
 use crate::pure::time::Mono;
 use crate::runtime::{ModelRuntime, Route};
 use crate::telemetry::labels::CallStatus;
-use crate::telemetry::traces::call_ended;
+use crate::telemetry::traces::CallTrace;
 use crate::worker::{CallError, Worker};
 
 /// An answer, or its beginning.
@@ -50,8 +49,8 @@ pub(super) struct Stream {
     pub permit: Permit,
     /// From whom.
     pub route: Route,
-    /// The call's span.
-    pub span: Span,
+    /// The call in the trace.
+    pub trace: CallTrace,
     /// What the head said of the upstream's quota.
     pub rate: RateHeaders,
     /// From sending to the first event.
@@ -218,10 +217,10 @@ impl Opening<'_> {
         let seat = self.worker.gateway.requests.enter(bytes, self.asker.patience()).await;
         let seat = seat.map_err(|error| Refused { error, elsewhere: false })?;
         let trace = &self.call.context.trace;
-        let span = trace.upstream_call("chat", plan, &route.remote_name, 1);
+        let mut called = trace.upstream_call("chat", plan, &route.remote_name, 1);
         let started = clock::mono();
         let sent = tally.under_way.begin(self.unseen(candidate, route));
-        let calling = exchange(self.worker, self.call, &candidate.model, route).instrument(span.clone());
+        let calling = exchange(self.worker, self.call, &candidate.model, (route, called.context()));
         let exchange = tokio::select! {
             biased;
             exchange = calling => Some(exchange),
@@ -235,7 +234,7 @@ impl Opening<'_> {
             // It stays under way: the provider has had the request, and will bill its input.
             tally.saw(0, permit.dwell, &[(started, now)]);
             metrics.upstream_call(&plan.id, CallStatus::Cancelled, latency, trace.exemplar());
-            call_ended(&span, CallStatus::Cancelled, None);
+            called.ended(CallStatus::Cancelled, None);
             permit.report(Report::plain(Outcome::bare(OutcomeKind::ClientGone)));
             return Err(Refused { error: client_gone(), elsewhere: false });
         };
@@ -246,7 +245,7 @@ impl Opening<'_> {
         let failure = match result {
             Ok(Answered::Stream(live)) => {
                 permit.answered(latency, LONGEST_STREAM);
-                let stream = Stream { live: *live, permit, route: route.clone(), span, rate, latency };
+                let stream = Stream { live: *live, permit, route: route.clone(), trace: called, rate, latency };
                 return Ok(Ok(Answer::Stream(Box::new(stream))));
             }
             Ok(Answered::Whole(body, told)) => {
@@ -257,13 +256,13 @@ impl Opening<'_> {
                 let kind = OutcomeKind::Success { latency };
                 let actual_tokens = Some(counted).filter(|_| !spent.estimated);
                 permit.report(Report::plain(Outcome { kind, actual_tokens, headers: rate }));
-                call_ended(&span, status, actual_tokens.map(|_| spent.tokens));
+                called.ended(status, actual_tokens.map(|_| spent.tokens));
                 self.note(&told, route);
                 tally.spent.push(spent);
                 Ok(Answer::Whole(body))
             }
             Err(no) => {
-                call_ended(&span, status, None);
+                called.ended(status, None);
                 permit.report(Report::plain(Outcome { kind: kind(&no), actual_tokens: None, headers: rate.clone() }));
                 Err(failure(no, &rate))
             }

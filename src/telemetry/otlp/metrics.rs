@@ -4,19 +4,14 @@
 //! Totals are cumulative, so a delivery that fails needs no second try: the next one says all that it said. At most one
 //! is under way and nothing waits, so a dead receiver costs neither memory nor anybody's time but this thread's.
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
-use opentelemetry_proto::tonic::common::v1::{InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, ScopeMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -25,14 +20,12 @@ use crate::clock;
 use crate::telemetry::metrics::Metrics;
 
 use super::OtlpError;
+use super::delivery::{Delivery, Failing};
 use super::points::{Span, metrics_of};
-use super::settings::Settings;
+use super::settings::{Settings, Signal};
 
 /// Longest wait for the last delivery, at the process's end.
 const LAST: Duration = Duration::from_secs(3);
-
-/// Bytes of a receiver's answer that are looked at.
-const ANSWER: usize = 64 << 10;
 
 /// The export of metrics; dropping it delivers once more, for a few seconds at most, and ends it.
 #[derive(Debug)]
@@ -48,24 +41,18 @@ impl MetricExport {
     /// # Errors
     /// A variable that cannot be used, or no thread or TLS to be had.
     pub fn from_env(metrics: &Arc<Metrics>) -> Result<Option<MetricExport>, OtlpError> {
-        let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+        let settings = Settings::from_env(Signal::Metrics, |name| std::env::var(name).ok())?;
         settings.map(|settings| MetricExport::start(settings, Arc::clone(metrics))).transpose()
     }
 
     fn start(settings: Settings, metrics: Arc<Metrics>) -> Result<MetricExport, OtlpError> {
-        // A second installation is refused and means that the caller has chosen already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let fail = |error: &dyn std::fmt::Display| OtlpError(error.to_string());
-        let client = Client::builder()
-            .timeout(settings.timeout)
-            // The headers may hold a secret that is meant for this receiver alone.
-            .redirect(Policy::none())
-            .build()
-            .map_err(|error| fail(&error))?;
+        let interval = settings.interval;
+        let delivery = Delivery::new(settings)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| fail(&error))?;
         let (stop, stopped) = oneshot::channel();
-        let courier =
-            Courier { settings, client, metrics, resource: resource(), started: nanoseconds(), failing: false };
+        let (resource, started) = (super::resource(), nanoseconds());
+        let courier = Courier { delivery, interval, metrics, resource, started, failing: Failing::default() };
         let thread = std::thread::Builder::new()
             .name("otlp-metrics".to_owned())
             .spawn(move || runtime.block_on(courier.run(stopped)))
@@ -87,13 +74,12 @@ impl Drop for MetricExport {
 
 /// What the thread has at hand.
 struct Courier {
-    settings: Settings,
-    client: Client,
+    delivery: Delivery,
+    interval: Duration,
     metrics: Arc<Metrics>,
-    resource: Vec<KeyValue>,
+    resource: Resource,
     started: u64,
-    /// The last delivery failed.
-    failing: bool,
+    failing: Failing,
 }
 
 impl Courier {
@@ -103,7 +89,7 @@ impl Courier {
             tokio::select! {
                 biased;
                 _ = &mut stopped => break,
-                () = sleep(self.settings.interval) => {}
+                () = sleep(self.interval) => {}
             }
             let result = tokio::select! {
                 biased;
@@ -119,89 +105,42 @@ impl Courier {
 
     /// Sends the page as it is now. Safe to cancel: the receiver may or may not have it then.
     async fn deliver(&self) -> Result<(), String> {
-        let (content, coding) = self.body();
-        let mut request = self.client.post(self.settings.endpoint.clone()).headers(self.settings.headers.clone());
-        request = request.header(CONTENT_TYPE, "application/x-protobuf");
-        if let Some(coding) = coding {
-            request = request.header(CONTENT_ENCODING, coding);
-        }
-        // Without the address: it may hold a password.
-        let answer = request.body(content).send().await.map_err(|error| error.without_url().to_string())?;
-        if !answer.status().is_success() {
-            return Err(format!("the receiver answered with {}", answer.status().as_u16()));
-        }
-        match rejected(answer).await {
+        let answer = self.delivery.send(&self.delivery.pack(self.body())).await?;
+        let answer = ExportMetricsServiceResponse::decode(answer.as_slice()).unwrap_or_default();
+        match answer.partial_success.map_or(0, |partly| partly.rejected_data_points.max(0)) {
             0 => Ok(()),
             points => Err(format!("the receiver refused {points} of the numbers")),
         }
     }
 
-    /// The request's body, and its coding if it has one.
-    fn body(&self) -> (Vec<u8>, Option<&'static str>) {
+    fn body(&self) -> Vec<u8> {
         let (_, page) = self.metrics.render(None);
         let metrics = metrics_of(&page, Span { started: self.started, now: nanoseconds() });
-        let scope = InstrumentationScope {
-            name: "vectorgate".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..InstrumentationScope::default()
-        };
-        let resource = Resource { attributes: self.resource.clone(), ..Resource::default() };
-        let plain = ExportMetricsServiceRequest {
+        let scope = Some(super::scope());
+        ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
-                resource: Some(resource),
-                scope_metrics: vec![ScopeMetrics { scope: Some(scope), metrics, schema_url: String::new() }],
+                resource: Some(self.resource.clone()),
+                scope_metrics: vec![ScopeMetrics { scope, metrics, schema_url: String::new() }],
                 schema_url: String::new(),
             }],
         }
-        .encode_to_vec();
-        if !self.settings.gzip {
-            return (plain, None);
-        }
-        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-        match encoder.write_all(&plain).and_then(|()| encoder.finish()) {
-            Ok(small) => (small, Some("gzip")),
-            Err(_) => (plain, None),
-        }
+        .encode_to_vec()
     }
 
-    /// Counts what was lost, and tells of a beginning and an end of it: a line for each would be noise.
+    /// Counts what was lost, and tells of a beginning and an end of it.
     fn note(&mut self, result: Result<(), String>) {
+        let news = self.failing.news(result.is_err());
         match result {
-            Ok(()) if self.failing => tracing::info!("metrics are delivered by OTLP again"),
+            Ok(()) if news => tracing::info!("metrics are delivered by OTLP again"),
             Ok(()) => {}
             Err(reason) => {
                 self.metrics.export_lost();
-                if !self.failing {
+                if news {
                     tracing::warn!(reason, "metrics could not be delivered by OTLP; the next delivery makes up for it");
                 }
-                self.failing = true;
-                return;
             }
         }
-        self.failing = false;
     }
-}
-
-/// How many numbers the receiver took the delivery without.
-async fn rejected(mut answer: Response) -> i64 {
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = answer.chunk().await {
-        if body.len() + chunk.len() > ANSWER {
-            return 0;
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let answer = ExportMetricsServiceResponse::decode(body.as_slice()).unwrap_or_default();
-    answer.partial_success.map_or(0, |partly| partly.rejected_data_points.max(0))
-}
-
-fn resource() -> Vec<KeyValue> {
-    let attribute = |(key, value): (&opentelemetry::Key, &opentelemetry::Value)| KeyValue {
-        key: key.to_string(),
-        value: Some(value.clone().into()),
-        ..KeyValue::default()
-    };
-    super::resource().iter().map(attribute).collect()
 }
 
 /// The wall clock, nanoseconds since 1970.
@@ -224,7 +163,7 @@ mod tests {
 
     fn settings(variables: &[(&str, &str)]) -> Settings {
         let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Settings::from_env(get).expect("usable").expect("switched on")
+        Settings::from_env(Signal::Metrics, get).expect("usable").expect("switched on")
     }
 
     fn metrics_in(body: &[u8]) -> Vec<Metric> {

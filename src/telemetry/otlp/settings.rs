@@ -1,19 +1,53 @@
-//! Where metrics go by OTLP and how often: the standard `OTEL_*` variables, read once. Knows nothing of what is sent.
+//! Where metrics and spans go by OTLP and how often: the standard `OTEL_*` variables, read once. Knows nothing of what is
+//! sent.
 
 use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::telemetry::traces::queue::Limits;
+
 use super::OtlpError;
 
-/// Time between two deliveries unless `OTEL_METRIC_EXPORT_INTERVAL` says otherwise.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// Spans that may wait unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise: more than the specification's 2048, which a busy
+/// second fills; some megabytes.
+const WAITING: usize = 16_384;
+
+/// Spans of a delivery unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` says otherwise.
+const BATCH: usize = 512;
+
+/// What is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Numbers.
+    Metrics,
+    /// Spans.
+    Traces,
+}
+
+impl Signal {
+    /// Its name in variables, and that of the part of an address.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Signal::Metrics => ("METRICS", "metrics"),
+            Signal::Traces => ("TRACES", "traces"),
+        }
+    }
+
+    /// The variable with the time between two deliveries, and its default.
+    const fn interval(self) -> (&'static str, Duration) {
+        match self {
+            Signal::Metrics => ("OTEL_METRIC_EXPORT_INTERVAL", Duration::from_secs(60)),
+            Signal::Traces => ("OTEL_BSP_SCHEDULE_DELAY", Duration::from_secs(5)),
+        }
+    }
+}
 
 /// Longest wait for the receiver unless the variables say otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the environment says about the export of metrics.
+/// What the environment says about the export of a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The whole address.
@@ -31,28 +65,29 @@ pub struct Settings {
 impl Settings {
     /// Reads the variables through `get`. `None`: no receiver is named, or the export is switched off.
     ///
-    /// As with traces a receiver must be named: the specification's default of localhost would make every gateway
+    /// A receiver must be named: the specification's default of localhost would make every gateway
     /// without a collector log failures.
     ///
     /// # Errors
     /// A variable that cannot be used, by name; never its value, which may be a secret.
-    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, OtlpError> {
+    pub fn from_env(signal: Signal, get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, OtlpError> {
+        let (signal_name, path) = signal.names();
         let get = |name: &str| get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         // The signal's own variable wins over the one for all signals.
         let either = |what: &str| {
-            let own = format!("OTEL_EXPORTER_OTLP_METRICS_{what}");
+            let own = format!("OTEL_EXPORTER_OTLP_{signal_name}_{what}");
             let all = format!("OTEL_EXPORTER_OTLP_{what}");
             get(&own).map(|value| (own, value)).or_else(|| get(&all).map(|value| (all, value)))
         };
         let disabled = get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let chosen = get("OTEL_METRICS_EXPORTER")
+        let chosen = get(&format!("OTEL_{signal_name}_EXPORTER"))
             .is_none_or(|list| list.split(',').any(|one| one.trim().eq_ignore_ascii_case("otlp")));
         let Some((name, endpoint)) = either("ENDPOINT") else { return Ok(None) };
         if disabled || !chosen {
             return Ok(None);
         }
         let whole =
-            if name.contains("METRICS") { endpoint } else { format!("{}/v1/metrics", endpoint.trim_end_matches('/')) };
+            if name.contains(signal_name) { endpoint } else { format!("{}/v1/{path}", endpoint.trim_end_matches('/')) };
         let endpoint = Url::parse(&whole).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let endpoint = endpoint.ok_or_else(|| OtlpError(format!("{name} must be an http or https address")))?;
         let headers = match either("HEADERS") {
@@ -68,15 +103,32 @@ impl Settings {
             }
             _ => false,
         };
-        let interval = get("OTEL_METRIC_EXPORT_INTERVAL").map(|text| ("OTEL_METRIC_EXPORT_INTERVAL".to_owned(), text));
+        let (interval_name, interval) = signal.interval();
+        let given = get(interval_name).map(|text| (interval_name.to_owned(), text));
         Ok(Some(Settings {
             endpoint,
             headers,
-            interval: milliseconds(interval, INTERVAL)?,
+            interval: milliseconds(given, interval)?,
             timeout: milliseconds(either("TIMEOUT"), TIMEOUT)?,
             gzip,
         }))
     }
+}
+
+/// How many spans may wait and how many are delivered at once, read through `get`.
+///
+/// # Errors
+/// A variable that cannot be used, by name.
+pub fn limits(get: impl Fn(&str) -> Option<String>) -> Result<Limits, OtlpError> {
+    let number = |name: &str, otherwise| match get(name).filter(|text| !text.trim().is_empty()) {
+        None => Ok(otherwise),
+        Some(text) => match text.trim().parse::<u32>() {
+            Ok(number) if number > 0 => Ok(number as usize),
+            _ => Err(OtlpError(format!("{name} must be a number above 0"))),
+        },
+    };
+    let waiting = number("OTEL_BSP_MAX_QUEUE_SIZE", WAITING)?;
+    Ok(Limits { waiting, batch: number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH)?.min(waiting) })
 }
 
 fn milliseconds(variable: Option<(String, String)>, otherwise: Duration) -> Result<Duration, OtlpError> {
@@ -120,7 +172,7 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
         let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Settings::from_env(get).map_err(|error| error.to_string())
+        Settings::from_env(Signal::Metrics, get).map_err(|error| error.to_string())
     }
 
     const ALL: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318/");
@@ -149,7 +201,7 @@ mod tests {
     fn what_is_not_said_has_the_specifications_default() {
         let settings = on(&[ALL, ("OTEL_METRICS_EXPORTER", "otlp,prometheus")]);
         assert_eq!(settings.endpoint.as_str(), "http://collector:4318/v1/metrics");
-        assert_eq!((settings.interval, settings.timeout, settings.gzip), (INTERVAL, TIMEOUT, false));
+        assert_eq!((settings.interval, settings.timeout, settings.gzip), (Duration::from_secs(60), TIMEOUT, false));
         assert!(settings.headers.is_empty());
     }
 
@@ -170,6 +222,39 @@ mod tests {
         assert_eq!((settings.interval, settings.timeout), (Duration::from_millis(500), Duration::from_secs(2)));
         assert!(settings.gzip);
         assert!(!format!("{settings:?}").contains("eDp5"), "a secret would be logged");
+    }
+
+    #[test]
+    fn traces_have_variables_of_their_own() {
+        let read = |variables: &[(&str, &str)]| {
+            let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            Settings::from_env(Signal::Traces, get).expect("usable")
+        };
+        let settings = read(&[ALL, ("OTEL_METRICS_EXPORTER", "none")]).expect("switched on");
+        assert_eq!(settings.endpoint.as_str(), "http://collector:4318/v1/traces");
+        assert_eq!(settings.interval, Duration::from_secs(5));
+        let alone = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/in"), ("OTEL_BSP_SCHEDULE_DELAY", "50")];
+        let settings = read(&alone).expect("switched on");
+        assert_eq!((settings.endpoint.as_str(), settings.interval), ("http://c/in", Duration::from_millis(50)));
+        assert_eq!(read(&[ALL, ("OTEL_TRACES_EXPORTER", "none")]), None);
+        assert_eq!(read(&[ALL, ("OTEL_SDK_DISABLED", "true")]), None);
+        assert_eq!(read(&[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://c/v1/metrics")]), None);
+    }
+
+    #[track_caller]
+    fn check_limits(waiting: &str, batch: &str, expected: Option<(usize, usize)>) {
+        let read =
+            limits(|name| Some(if name == "OTEL_BSP_MAX_QUEUE_SIZE" { waiting.to_owned() } else { batch.to_owned() }));
+        assert_eq!(read.ok().map(|limits| (limits.waiting, limits.batch)), expected, "{waiting} {batch}");
+    }
+
+    #[test]
+    fn what_may_wait_is_limited() {
+        check_limits("", " ", Some((WAITING, BATCH)));
+        check_limits("2048", "100", Some((2_048, 100)));
+        check_limits("64", "", Some((64, 64)));
+        check_limits("0", "", None);
+        check_limits("", "many", None);
     }
 
     #[track_caller]

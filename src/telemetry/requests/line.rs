@@ -91,12 +91,12 @@ mod tests {
     use crate::pure::time::Mono;
     use crate::telemetry::labels::CacheResult;
     use crate::telemetry::requests::JourneyEnd;
-    use crate::telemetry::traces::RequestTrace;
+    use crate::telemetry::traces::{Incoming, RequestTrace};
 
     fn end(journey: Option<JourneyEnd>, error: Option<ApiError>) -> RequestEnd {
         RequestEnd {
             request_id: RequestId::from("a \"quoted\" id"),
-            trace: Arc::new(RequestTrace::begin(None, None, None, 7)),
+            trace: Arc::new(RequestTrace::begin(None, Incoming { fresh: 7, ..Incoming::default() }, String::new)),
             operation: "embeddings",
             class: TrafficClass::InteractiveSearch,
             journey,
