@@ -70,7 +70,8 @@ pub struct Arguments {
     /// Different requests; 0: no two are the same; a small number measures caches, nginx's own too
     #[arg(long, value_name = "N", default_value_t = 0)]
     different: u64,
-    /// Requests of 24 MB (2,048 texts) sent beside the others, per second; not measured, but they must be answered
+    /// Requests of 24 MB (2,048 texts) sent beside the others, per second; not measured, but they must be answered. Those of one
+    /// measurement are written before it and lie in memory
     #[arg(long, value_name = "N", default_value_t = 0.0)]
     monsters: f64,
     /// Traffic class sent as X-Traffic-Class

@@ -148,19 +148,32 @@ const MONSTER_TEXTS: usize = 2_048;
 /// Bytes of each: 24 MB in all.
 const MONSTER_TEXT_BYTES: usize = 12_000;
 
-/// Requests as large as they come, no text twice.
-struct Monsters(Queries);
+/// Requests as large as they come, no text twice. Written beforehand: whoever writes 24 MB lets all others wait.
+struct Monsters {
+    queries: Queries,
+    bodies: Vec<Bytes>,
+}
+
+impl Monsters {
+    fn new(queries: Queries, count: u64) -> Self {
+        let filler = "what the handbook says about it ".repeat(MONSTER_TEXT_BYTES / 32);
+        let body = |number| {
+            let text = |place| format!("\"{} monster {number} text {place} {filler}\"", queries.salt);
+            let texts: Vec<String> = (0..MONSTER_TEXTS).map(text).collect();
+            format!("{{\"model\":\"{}\",\"input\":[{}]}}", queries.workload.model, texts.join(",")).into()
+        };
+        let bodies = (0..count).map(body).collect();
+        Self { queries, bodies }
+    }
+}
 
 impl Source for Monsters {
     fn shot(&self, number: u64, at: Duration, phase: &str) -> Shot {
-        let filler = "what the handbook says about it ".repeat(MONSTER_TEXT_BYTES / 32);
-        let text = |place| format!("\"{} monster {number} text {place} {filler}\"", self.0.salt);
-        let texts: Vec<String> = (0..MONSTER_TEXTS).map(text).collect();
-        let body = format!("{{\"model\":\"{}\",\"input\":[{}]}}", self.0.workload.model, texts.join(","));
-        let shot = self.0.shot(number, at, phase);
+        let shot = self.queries.shot(number, at, phase);
         let mut headers = shot.headers;
         headers.insert("x-traffic-class", HeaderValue::from_static("batch-ingestion"));
-        Shot { headers, body: Some(body.into()), ..shot }
+        let body = usize::try_from(number).ok().and_then(|number| self.bodies.get(number % self.bodies.len())).cloned();
+        Shot { headers, body, ..shot }
     }
 }
 
@@ -219,9 +232,10 @@ async fn measure(
         let target = peer.target.clone();
         async move { open_loop(&run, vec![target], source, Arc::new(Progress::default())).await }
     };
-    let monsters = Monsters(Queries::new(workload, queries.salt.clone())?);
+    let count = (workload.monsters_per_s * duration.as_secs_f64()).ceil();
+    let monsters = Monsters::new(Queries::new(workload, queries.salt.clone())?, count as u64);
     let beside = async {
-        if workload.monsters_per_s == 0.0 {
+        if monsters.bodies.is_empty() {
             return 0;
         }
         let report = steadily(workload.monsters_per_s, workload.connections, Arc::new(monsters)).await;
@@ -322,6 +336,22 @@ mod tests {
         let repeating = Workload { different: 4, inputs: 1, ..workload() };
         let queries = Queries::new(&repeating, "s".to_owned()).expect("sendable");
         assert_eq!(queries.body(1), queries.body(5));
+    }
+
+    #[test]
+    fn monsters_are_large_and_no_text_of_theirs_is_sent_twice() {
+        let monsters = Monsters::new(Queries::new(&workload(), "s".to_owned()).expect("sendable"), 2);
+        let mut seen = std::collections::HashSet::new();
+        for number in 0..2 {
+            let shot = monsters.shot(number, Duration::ZERO, "");
+            assert_eq!(shot.headers["x-traffic-class"], "batch-ingestion");
+            let body = shot.body.expect("a body");
+            assert!(body.len() > 24_000_000, "{} bytes", body.len());
+            let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+            let texts = body["input"].as_array().expect("texts").iter().map(|text| text.as_str().expect("a text"));
+            seen.extend(texts.map(|text| text[..32].to_owned()));
+        }
+        assert_eq!(seen.len(), 2 * MONSTER_TEXTS);
     }
 
     #[tokio::test(flavor = "multi_thread")]
