@@ -12,7 +12,7 @@ use vectorgate::pure::money::Money;
 
 use super::*;
 use crate::support::Gateway;
-use crate::support::gateway::KEY;
+use crate::support::gateway::{KEY, without_t1};
 
 /// Clients at once.
 const CLIENTS: u64 = 6;
@@ -25,17 +25,6 @@ const BUDGET: &str = "0.05";
 
 /// What clients were answered: cost by request id.
 type Answered = Arc<Mutex<HashMap<String, Money>>>;
-
-/// The configuration without the first tenant.
-fn without_t1(config: &str) -> String {
-    let (first, second) = (config.find("[[tenants]]\nid = \"t1\""), config.find("[[tenants]]\nid = \"t2\""));
-    format!("{}{}", &config[..first.expect("t1")], &config[second.expect("t2")..])
-}
-
-async fn reload(gateway: &Gateway, config: &str) {
-    gateway.configure(config);
-    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
-}
 
 /// Asks for what nobody asked before, until `stop`.
 async fn client(url: String, turns: Arc<AtomicU64>, answered: Answered, stop: Arc<AtomicBool>) {
@@ -120,13 +109,13 @@ async fn a_tenant_that_leaves_and_comes_back_finds_its_balance() {
         let clients = Clients::of(&gateway, &turns, &answered);
         some_more(&answered).await;
         // Calls are under way whenever it leaves.
-        reload(&gateway, &away).await;
+        gateway.reload(&away).await;
         match what {
             "back at once" => {
                 for _ in 0..20 {
-                    reload(&gateway, &config).await;
+                    gateway.reload(&config).await;
                     some_more(&answered).await;
-                    reload(&gateway, &away).await;
+                    gateway.reload(&away).await;
                 }
             }
             "crashed while away" => {
@@ -140,7 +129,7 @@ async fn a_tenant_that_leaves_and_comes_back_finds_its_balance() {
             _ => forgotten(&gateway).await,
         }
         clients.end().await;
-        reload(&gateway, &config).await;
+        gateway.reload(&config).await;
         check_books(&gateway, &answered, what).await;
         let clients = Clients::of(&gateway, &turns, &answered);
         some_more(&answered).await;
@@ -152,12 +141,12 @@ async fn a_tenant_that_leaves_and_comes_back_finds_its_balance() {
     let left: Money = "0.000200".parse().expect("an amount");
     let budget = spent.checked_add(left).expect("small amounts").to_string();
     let last = config.replace(BUDGET, &budget);
-    reload(&gateway, &last).await;
+    gateway.reload(&last).await;
     let clients = Clients::of(&gateway, &turns, &answered);
     until("it is spent", async || gateway.tenant("t1").await["spent"] == budget.as_str()).await;
-    reload(&gateway, &away).await;
+    gateway.reload(&away).await;
     forgotten(&gateway).await;
-    reload(&gateway, &last).await;
+    gateway.reload(&last).await;
     assert_eq!(gateway.embed(json!("one more")).await.status, 402);
     clients.end().await;
     check_books(&gateway, &answered, "spent").await;
@@ -177,11 +166,11 @@ async fn what_was_taken_of_a_tenants_own_limit_outlasts_its_absence() {
     }
     assert_eq!(gateway.embed(json!("too many")).await.status, 429);
     let started = Instant::now();
-    reload(&gateway, &without_t1(&config)).await;
+    gateway.reload(&without_t1(&config)).await;
     // Longer than it takes until balances are looked over.
     until("a while", async || started.elapsed() > Duration::from_secs(12)).await;
     assert_eq!(gateway.metric("vectorgate_balances").await, 2.0, "it is remembered");
-    reload(&gateway, &config).await;
+    gateway.reload(&config).await;
     let status = gateway.embed(json!("still too many")).await.status;
     assert!(status == 429 || started.elapsed() > Duration::from_secs(50), "{status}");
 }

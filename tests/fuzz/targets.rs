@@ -654,7 +654,9 @@ pub fn body_codings(data: &[u8]) {
     let (whole, sound) = decoded(coding, body, usize::MAX, 4096);
     if whole.len() <= MOST_DECODED {
         let (cut, sound_too) = decoded(coding, body, usize::from(*piece), 1000);
-        assert_eq!(sound, sound_too);
+        // Damage that lies just behind the bound is not reached where the last piece goes beyond it.
+        let stopped = sound.is_err() && cut.len() > MOST_DECODED;
+        assert!(stopped || sound == sound_too, "{sound:?}, in pieces {sound_too:?}");
         assert!(sound.is_err() || whole == cut, "{} bytes, in pieces {}", whole.len(), cut.len());
     }
 }

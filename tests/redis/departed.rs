@@ -1,16 +1,7 @@
 //! A tenant that leaves one replica or all of them and comes back.
 
 use super::*;
-
-fn without_t1(config: &str) -> String {
-    let (first, second) = (config.find("[[tenants]]\nid = \"t1\""), config.find("[[tenants]]\nid = \"t2\""));
-    format!("{}{}", &config[..first.expect("t1")], &config[second.expect("t2")..])
-}
-
-async fn reload(gateway: &Gateway, config: &str) {
-    gateway.configure(config);
-    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
-}
+use crate::support::gateway::without_t1;
 
 async fn forgotten(gateway: &Gateway) {
     let balances = async || gateway.metric("vectorgate_balances").await;
@@ -36,14 +27,14 @@ async fn a_tenant_that_left_a_replica_finds_what_others_charged() {
     let calls = provider.call_count();
     let (under_way, ()) = tokio::join!(ask(&one), async {
         provider.until_calls(calls + 1).await;
-        reload(&one, &away).await;
+        one.reload(&away).await;
     });
     assert_eq!(under_way, 200);
     assert_eq!(ask(&one).await, 401);
     assert_eq!(ask(&two).await, 200);
     forgotten(&one).await;
     assert_eq!(ask(&two).await, 200);
-    reload(&one, &config).await;
+    one.reload(&config).await;
     assert_eq!(ask(&one).await, 200);
     for gateway in [&one, &two] {
         check(gateway, "0.006").await;
@@ -51,12 +42,12 @@ async fn a_tenant_that_left_a_replica_finds_what_others_charged() {
 
     // It leaves both, one of which crashes meanwhile.
     for gateway in [&one, &two] {
-        reload(gateway, &away).await;
+        gateway.reload(&away).await;
         forgotten(gateway).await;
     }
     one.crash_and_restart();
     for gateway in [&one, &two] {
-        reload(gateway, &config).await;
+        gateway.reload(&config).await;
         check(gateway, "0.006").await;
     }
     let asks = (0..20).map(|number| ask(if number % 2 == 0 { &one } else { &two }));

@@ -35,6 +35,12 @@ pub struct Gateway {
     texts: Mutex<BTreeSet<String>>,
 }
 
+/// [`embedding_config`] without its first tenant.
+pub fn without_t1(config: &str) -> String {
+    let (first, second) = (config.find("[[tenants]]\nid = \"t1\""), config.find("[[tenants]]\nid = \"t2\""));
+    format!("{}{}", &config[..first.expect("t1")], &config[second.expect("t2")..])
+}
+
 /// A configuration with model `emb-a` of space `A` at each of the given (id, provider word, base URL), tenants `t1` and
 /// `t2`, and whatever `extra` tables and keys the test needs. Keys of `[[models]]` go into `model`, of `[[tenants]]`
 /// `t1` into `tenant`.
@@ -244,6 +250,12 @@ impl Gateway {
     /// Replaces its configuration file, in force after the next reload.
     pub fn configure(&self, config: &str) {
         std::fs::write(self.folder.path().join("gateway.toml"), config).expect("the configuration is written");
+    }
+
+    /// Runs on with this configuration.
+    pub async fn reload(&self, config: &str) {
+        self.configure(config);
+        self.admin_post("/admin/reload", json!({})).await.expect(200);
     }
 
     /// The value of one series on `/metrics`, the labels as written there; 0 if it is absent.
