@@ -10,6 +10,7 @@ pub mod headers;
 pub mod models;
 pub mod openapi;
 pub mod ops;
+pub mod outlive;
 pub mod request;
 pub mod respond;
 pub mod routes;

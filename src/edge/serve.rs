@@ -19,6 +19,7 @@ use crate::lifecycle::InFlight;
 use crate::worker::Worker;
 
 use super::body::{self, BodyLimits, Overflow, ScannedBody};
+use super::outlive::{Panicked, outlive};
 use super::request::{self, Arrival};
 use super::respond;
 use super::routes::{Entry, Op};
@@ -160,13 +161,12 @@ fn embed_call(
     classify::embed(context, parsed, similarity, items, &scanned.scan.sample, scanned.share)
 }
 
-/// Runs the journey as a task of its own: a client that leaves drops this future, and the journey learns of it through
-/// the token instead of being cut.
+/// Takes the journey to its end: a client that leaves drops this future, and the journey learns of it through the token
+/// instead of being cut.
 async fn run(worker: Rc<Worker>, call: Call, in_flight: InFlight) -> Result<(Finished, InFlight), ApiError> {
     let gone = CancellationToken::new();
     let leaving = gone.clone().drop_guard();
-    let task = actix_web::rt::spawn(async move { (journey::serve(worker, call, gone).await, in_flight) });
-    let finished = task.await;
+    let finished = outlive(Box::pin(async move { (journey::serve(worker, call, gone).await, in_flight) })).await;
     leaving.disarm();
-    finished.map_err(|_panicked| ApiError::new(Code::Internal, "the request hit a fault of the gateway"))
+    finished.map_err(|Panicked| ApiError::new(Code::Internal, "the request hit a fault of the gateway"))
 }

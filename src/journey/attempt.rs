@@ -101,7 +101,9 @@ pub async fn run(
     let reserved = parts.reserve_with_hold(first.clone(), cutter.calls(&parts), tally).await?;
 
     let mut running = FuturesUnordered::new();
-    let mut first = Some(parts.run(first, Some(reserved)));
+    // Boxed, as all parts are that run side by side: most requests are one part, and a request should not carry the room of
+    // two with it wherever its future goes.
+    let mut first = Some(Box::pin(parts.run(first, Some(reserved))));
     let mut failed = None;
     // After a refusal for size one part at a time tries the next size, or each halving would cost as many refusals as
     // parts are under way.
@@ -111,7 +113,7 @@ pub async fn run(
         while failed.is_none() && !gone.is_cancelled() && running.len() + usize::from(first.is_some()) < at_once {
             let Some(range) = cutter.next(&parts) else { break };
             running.extend(first.take());
-            running.push(parts.run(range, None));
+            running.push(Box::pin(parts.run(range, None)));
         }
         // Most requests are one part, which needs nobody to choose whom to look at.
         let end = match first.take() {

@@ -1,8 +1,8 @@
 //! A request's life, from a scanned body to an answer whose money is settled.
 //!
-//! `classify → admit → look up → reserve and call → settle → answer`. The whole journey runs as a task of its own that
-//! the HTTP handler only awaits: a client that leaves drops the handler, and the journey still ends in order (calls
-//! that were sent are finished, charged and cached; nothing new is started).
+//! `classify → admit → look up → reserve and call → settle → answer`. The journey outlives the HTTP handler that awaits
+//! it: a client that leaves drops the handler, and the journey still ends in order (calls that were sent are finished,
+//! charged and cached; nothing new is started).
 //!
 //! **Invariant:** every path out of [`serve`] passes [`settle::finish`] exactly once.
 
@@ -37,7 +37,7 @@ const ROUNDS: usize = 3;
 /// Takes one call from admission to its settled answer.
 ///
 /// # Cancel safety
-/// Must not be dropped: run it as a task. `gone` is cancelled when the client leaves.
+/// Must not be dropped: it has to outlive its waiter. `gone` is cancelled when the client leaves.
 pub async fn serve(worker: Rc<Worker>, call: Call, gone: CancellationToken) -> Finished {
     let mut tally = Tally::default();
     let mut result = tokio::select! {

@@ -201,7 +201,8 @@ impl Asker<'_> {
             && bounds.upper > Money::ZERO
         {
             let patience = if tally.shared_holds.is_empty() { self.patience() } else { Duration::ZERO };
-            tally.shared_holds.push(self.hold_shared(shared, bounds, patience).await?);
+            // Boxed, as below: only where replicas share a ledger is there need of its room.
+            tally.shared_holds.push(Box::pin(self.hold_shared(shared, bounds, patience)).await?);
             // The rest is the tenant's own limits, which the actor owns.
             bounds = CostBounds::NOTHING;
         }
@@ -210,7 +211,7 @@ impl Asker<'_> {
             return self.reserve(routes, demand, None, avoid, tries).await;
         }
         if limited {
-            tally.shared_limits.extend(self.take_shared_limits(tokens).await?);
+            tally.shared_limits.extend(Box::pin(self.take_shared_limits(tokens)).await?);
         }
         let journal = &self.worker.gateway.journal;
         let id = journal.next_hold_id();

@@ -263,7 +263,8 @@ pub async fn close(worker: &Rc<Worker>, subject: Subject<'_>, tally: &mut Tally,
     // What other rounds had estimated is in the bill of the first.
     drop(limits);
     let kept = match &subject.context.tenant.shared {
-        Some(shared) => settle_shared(worker, shared, holds, records, &mut charged).await,
+        // Boxed: only where replicas share a ledger is there need of its room.
+        Some(shared) => Box::pin(settle_shared(worker, shared, holds, records, &mut charged)).await,
         None => keep(worker, records, charged.cost > Money::ZERO).await,
     };
     let withheld = kept.err().map(|error| {

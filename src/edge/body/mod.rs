@@ -118,7 +118,8 @@ pub async fn read(
         let pieces = Pieces::new(payload, limits.idle, end, &worker.cut);
         match coding {
             None => plain(pieces, intake, breath).await,
-            Some(coding) => coded(pieces, intake, breath, coding).await,
+            // Boxed: few bodies are coded, and the room for it would be part of every request.
+            Some(coding) => Box::pin(coded(pieces, intake, breath, coding)).await,
         }
     };
     let read = reading.await;
