@@ -164,6 +164,10 @@ impl<'a> Fields<'a> {
             "env" => match environment.get(name).map(str::trim).filter(|text| !text.is_empty()) {
                 Some(text) => Some(Secret::new(text.to_owned())),
                 None if self.is_the_default_variable(key, name) => None,
+                None if may_be_a_secret(name) => {
+                    self.problem(report, key, "there is no environment variable of this name", MISPLACED);
+                    None
+                }
                 None => {
                     let right = format!("set {name}, or use {{ file = \"PATH\" }}");
                     self.problem(report, key, format!("the environment variable {name} is not set"), right);
@@ -176,6 +180,10 @@ impl<'a> Fields<'a> {
                     None
                 }
                 Ok(text) => Some(Secret::new(text.trim().to_owned())),
+                Err(error) if !name.contains(['/', '.']) && may_be_a_secret(name) => {
+                    self.problem(report, key, format!("the file of this name cannot be read: {error}"), MISPLACED);
+                    None
+                }
                 Err(error) => {
                     let right = "the path is relative to the current directory";
                     self.problem(report, key, format!("the file {name} cannot be read: {error}"), right);
@@ -190,4 +198,18 @@ impl<'a> Fields<'a> {
         let default = key_named(self.keys, key).map(|key| key.default);
         matches!(default, Some(super::schema::Otherwise::Is(text)) if text.contains(&format!("\"{variable}\"")))
     }
+}
+
+/// What helps whoever wrote a secret where its source is to be named.
+const MISPLACED: &str = "expected its name (a secret itself is { value = \"…\" }), which is not repeated here because it looks \
+                         like a secret";
+
+/// Whether what stands where a secret's source is to be named looks like the secret itself, which no message may repeat:
+/// long, and with a hyphen, with letters of both cases or with digits but no underscore, as providers make their keys.
+fn may_be_a_secret(name: &str) -> bool {
+    let has = |is_one: fn(&u8) -> bool| name.bytes().any(|byte| is_one(&byte));
+    let foreign = has(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    let mixed = has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase);
+    let unbroken = !name.contains('_') && has(u8::is_ascii_digit);
+    name.len() >= 20 && (foreign || mixed || unbroken)
 }

@@ -464,14 +464,17 @@ pub fn header_durations(data: &[u8]) {
 
 /// A configuration is taken or refused; a secret in it is never repeated.
 pub fn configuration(data: &[u8]) {
+    const SECRET: &str = "never-shown-secret";
     let text = String::from_utf8_lossy(data).into_owned();
+    // What stands where no secret belongs, as a name for instance, may be shown.
+    let is_public = text.matches(SECRET).count() > text.matches(&format!("value = \"{SECRET}\"")).count();
     let source = Source::Text { name: "fuzz.toml".to_owned(), text };
-    let environment: Environment = [("VG_FUZZ_SECRET", "never-shown-secret")].into_iter().collect();
+    let environment: Environment = [("VG_FUZZ_SECRET", SECRET)].into_iter().collect();
     let shown = match config::load(&source, &environment) {
         Ok(plan) => format!("{} {plan:?}", plan.describe(Wall(0))),
         Err(problems) => problems.to_string(),
     };
-    assert!(!shown.contains("never-shown-secret"), "{shown}");
+    assert!(is_public || !shown.contains(SECRET), "{shown}");
 }
 
 /// What others wrote into the shared cache is an entry with sound numbers, or a miss.

@@ -105,6 +105,13 @@ fn secrets_come_from_one_readable_source() {
         &with("{ env = \"NOT_SET\" }"),
         &[&format!("{place}the environment variable NOT_SET is not set; set NOT_SET, or use {{ file = \"PATH\" }}")],
     );
+    check(
+        &with("{ env = \"A_LONG_NAME_OF_A_VARIABLE_2\" }"),
+        &[&format!(
+            "{place}the environment variable A_LONG_NAME_OF_A_VARIABLE_2 is not set; set A_LONG_NAME_OF_A_VARIABLE_2, \
+             or use {{ file = \"PATH\" }}"
+        )],
+    );
     check_with(&with("{ env = \"SET\" }"), &[("SET", "sk-1")], &[]);
     check_with(
         &with("{ env = \"SET\" }"),
@@ -123,6 +130,26 @@ fn secrets_come_from_one_readable_source() {
     std::fs::write(&file, "\n").expect("written");
     let problems = load_text(&with(&format!("{{ file = {:?} }}", file.display().to_string())), &[]);
     assert!(problems.expect_err("empty").to_string().contains("is empty; write the secret into it"));
+}
+
+#[test]
+fn a_secret_in_the_place_of_its_sources_name_is_not_repeated() {
+    // As OpenAI, Azure, Cohere and Jina make their keys.
+    for secret in [
+        "sk-proj-0aZ81bY72cX63dW54eV4",
+        "0123456789abcdef0123456789abcdef",
+        "aB3cD4eF5gH6iJ7kL8mN9oP0qR1sT2uV3wX4yZ5a",
+        "jina_0a1b2c3d4e5fAbCdEfGhIj",
+    ] {
+        for source in ["env", "file"] {
+            let api_key = format!("provider = \"tei\"\napi_key = {{ {source} = \"{secret}\" }}");
+            let problems =
+                load_text(&valid_but("provider = \"tei\"", &api_key), &[]).expect_err("nothing of this name");
+            let shown = problems.to_string();
+            assert!(shown.starts_with("t.toml:8: upstreams[0].api_key (a): ") && !shown.contains(secret), "{shown}");
+            assert!(shown.contains("expected its name (a secret itself is { value = \"…\" })"), "{shown}");
+        }
+    }
 }
 
 #[test]
