@@ -317,7 +317,7 @@ impl Simulation {
     /// Ends a call where it was begun.
     fn end_call(&mut self, id: u64, outcome: Outcome) {
         let left = [outcome.headers.remaining_tokens, outcome.headers.remaining_requests];
-        let look = if self.rolls.one_in(2) { Look::Soon } else { Look::InTurn };
+        let look = if id.is_multiple_of(2) { Look::Soon } else { Look::InTurn };
         match self.loan.end(AttemptId(id), outcome, left, look) {
             Ending::NotHere(outcome) => {
                 // Whoever reports to the owner makes it look at the loan first.
