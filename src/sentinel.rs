@@ -30,7 +30,7 @@ use crate::actors::upstream::{Board, Command, Order, UpstreamHandle};
 use crate::config::plan::{Model, ModelKind, Plan, Provider, Upstream};
 use crate::crowd::Breath;
 use crate::dialects::upstream::{Expect, decode_embed, decode_error, encode_embed};
-use crate::dialects::wire::Wire;
+use crate::dialects::wire::{Places, Wire};
 use crate::dialects::{Dtype, EmbedOptions, EmbedRequest, Encoding, Input, InputType, Truncate, simulated};
 use crate::ids::{SpaceId, UpstreamId};
 use crate::telemetry::Telemetry;
@@ -136,7 +136,7 @@ pub async fn fingerprint(member: &Member) -> Result<Fingerprint, String> {
     };
     let provider = member.upstream.provider;
     let wire_request = encode_embed(provider, &request).map_err(|unsupported| unsupported.message)?;
-    let wire = Wire::new(&member.upstream);
+    let wire = Wire::new(&member.upstream, &Places::default());
     let answer = match timeout(PATIENCE, wire.call(wire_request, &[], Breath::new(&Rc::default()))).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(error.describe().to_owned()),

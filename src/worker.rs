@@ -21,7 +21,7 @@ use crate::dialects::rerank::{Document, RerankAnswer, RerankRequest, search_unit
 use crate::dialects::upstream::{
     EmbedAnswer, Expect, decode_embed, decode_error, decode_rerank, encode_embed, encode_rerank,
 };
-use crate::dialects::wire::{Answer, Wire, WireError};
+use crate::dialects::wire::{Answer, Places, Wire, WireError};
 use crate::dialects::{BadAnswer, EmbedRequest, Input, ProviderError, Unsupported, WireRequest, client, simulated};
 use crate::edge::headers::names;
 use crate::gateway::Gateway;
@@ -29,6 +29,7 @@ use crate::journey::classify::{Call, EmbedTask};
 use crate::journey::rerank::RerankTask;
 use crate::pure::rate_headers::RateHeaders;
 use crate::pure::service_levels::Fact;
+use crate::pure::time::Mono;
 use crate::runtime::Route;
 use crate::scribe::Scribe;
 use crate::store::record::Record;
@@ -47,6 +48,9 @@ const SERVED_BATCH: usize = 256;
 /// How often small facts are passed on.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(50);
 
+/// How often connections are looked over: often enough for what is counted in seconds, and a walk over all upstreams.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
 /// A way to an upstream, and the configuration that it was made for. Not held: each worker has such a list, and if they
 /// held on to it none could tell that nobody else does.
 type KnownWire = (Weak<Upstream>, Rc<Wire>);
@@ -63,6 +67,7 @@ pub struct Worker {
     pub scribe: Scribe,
     /// By the address of the configuration, which is no other's as long as the entry is there.
     wires: RefCell<HashMap<*const Upstream, KnownWire>>,
+    places: Places,
     served: RefCell<ServedBatch>,
 }
 
@@ -171,15 +176,21 @@ impl Worker {
             crowd: Rc::default(),
             scribe,
             wires: RefCell::default(),
+            places: Places::default(),
             served: RefCell::default(),
         });
         let weak = Rc::downgrade(&worker);
         actix_web::rt::spawn(async move {
+            let mut tidied = clock::mono();
             loop {
                 tokio::time::sleep(FLUSH_EVERY).await;
                 let Some(worker) = weak.upgrade() else { break };
                 worker.flush_facts();
-                worker.tidy_wires();
+                let now = clock::mono();
+                if now.since(tidied) >= TIDY_EVERY {
+                    tidied = now;
+                    worker.tidy_wires(now);
+                }
             }
         });
         worker
@@ -227,16 +238,17 @@ impl Worker {
     /// requests that began before it are under way, so that the two never take turns in one place.
     pub fn wire(&self, plan: &Arc<Upstream>) -> Rc<Wire> {
         let mut wires = self.wires.borrow_mut();
-        let known = wires.entry(Arc::as_ptr(plan)).or_insert_with(|| (Arc::downgrade(plan), Rc::new(Wire::new(plan))));
+        let known = wires.entry(Arc::as_ptr(plan)).or_insert_with(|| {
+            let wire = Wire::new(plan, &self.places);
+            (Arc::downgrade(plan), Rc::new(wire))
+        });
         Rc::clone(&known.1)
     }
 
     /// Closes the connections to upstreams that no configuration and no request knows any more, and others that are idle.
-    fn tidy_wires(&self) {
-        let now = clock::mono();
-        let mut wires = self.wires.borrow_mut();
-        wires.retain(|_, (known, _)| known.strong_count() > 0);
-        wires.values().for_each(|(_, wire)| wire.tidy(now));
+    fn tidy_wires(&self, now: Mono) {
+        self.wires.borrow_mut().retain(|_, (known, _)| known.strong_count() > 0);
+        self.places.tidy(now);
     }
 
     /// One call for the vectors of `inputs`, which are let go once they stand in the request.

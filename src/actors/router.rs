@@ -202,10 +202,12 @@ async fn reserve(mut ask: Reserve) -> Result<Reserved, Unreserved> {
         }
     }
     let mut refusals = Vec::new();
-    // The others are put in order only if the first one refuses.
-    let first = ask.routes.best(&ask.avoid, ask.rolls);
+    // The others are put in order only if the first one refuses, and of very many another one as well.
+    let first = ask.routes.best(&ask.avoid, ask.rolls, clock::mono());
+    let second = ask.routes.beyond(&ask.avoid, ask.rolls).filter(|second| Some(*second) != first);
     let others = std::iter::once_with(|| ask.routes.order(&ask.avoid, ask.rolls)).flatten();
-    for route in first.into_iter().chain(others.filter(|route| Some(*route) != first)) {
+    let others = others.filter(|route| Some(*route) != first && Some(*route) != second);
+    for route in first.into_iter().chain(second).chain(others) {
         match ask.routes[route].upstream.actor.send(TryPermit(ask.ask.clone())).await {
             Ok(Ok(permit)) => return Ok(Reserved { route, permit, held }),
             Ok(Err(refusal)) => refusals.push((route, refusal)),

@@ -11,7 +11,7 @@ mod permit;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -34,9 +34,9 @@ use crate::pure::admission::{
 use crate::pure::breaker::{Phase, Transition};
 use crate::pure::call_stats::CallStats;
 use crate::pure::class::TrafficClass;
-use crate::pure::latency_window::LatencyWindow;
 use crate::pure::quota_lease::{EXCHANGE_EVERY, EXCHANGE_SOONEST};
 use crate::pure::select::PeakEwma;
+use crate::pure::sparse_window::SparseWindow;
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 use crate::sentinel::Watch;
@@ -136,8 +136,13 @@ const FEWEST: u64 = 20;
 /// While nothing is exchanged, other replicas' breakers are asked for this often.
 const OPINION_EVERY: Duration = Duration::from_secs(1);
 
-/// How often gauges are set.
+/// How often gauges are set, by a share of all upstreams each time: those of a thousand at once would hold up the thread that gives
+/// out permits, and each by itself would wake it a thousand times.
 const GAUGES_EVERY: Duration = Duration::from_secs(1);
+const GAUGE_SHARES: u64 = 20;
+
+/// Upstreams so far, which tells each its share.
+static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// An upstream with its actor.
 pub struct UpstreamHandle {
@@ -182,7 +187,7 @@ pub struct UpstreamActor {
     latency: PeakEwma,
     calls: CallStats,
     /// Latencies of interactive calls.
-    recent: LatencyWindow,
+    recent: SparseWindow,
     /// Calls in a row that failed by the upstream's fault.
     failed_in_a_row: u32,
     /// When the first and the last of them ended; `None` after a call that began later and succeeded.
@@ -195,6 +200,8 @@ pub struct UpstreamActor {
     /// Checks vectors before the first use after an outage; `None` where there is nothing to compare with.
     watch: Option<Watch>,
     retired: bool,
+    /// Which of the shares its gauges are set with.
+    share: u64,
     /// Shares limits and opinions with other replicas; `None`: they are this process's own.
     shared: Option<Exchange>,
     board: Arc<Board>,
@@ -219,7 +226,7 @@ impl UpstreamActor {
             wake: None,
             latency: PeakEwma::default(),
             calls: CallStats::default(),
-            recent: LatencyWindow::new(RECENT, RECENT_SLOTS),
+            recent: SparseWindow::new(RECENT, RECENT_SLOTS),
             failed_in_a_row: 0,
             failing: None,
             learned: Learned::default(),
@@ -228,6 +235,7 @@ impl UpstreamActor {
             batch_size: quota.batch_size,
             watch,
             retired: false,
+            share: STARTED.fetch_add(1, Ordering::Relaxed) % GAUGE_SHARES,
             shared: shared.map(Exchange::new),
             board: Arc::clone(&board),
             telemetry,
@@ -274,13 +282,13 @@ impl UpstreamActor {
         self.wake_at(polled.wake, now, context);
         self.exchange(now, context);
         if self.failing.is_none() && !self.retired {
-            self.state.lend(&mut self.board.loan.lock(), now);
+            self.state.lend(&mut self.board.loan(), now);
         }
     }
 
     /// Takes back what is lent and learns from the calls that ended within it.
     fn gather(&mut self, now: Mono) {
-        let ended = self.state.gather(&mut self.board.loan.lock(), now);
+        let ended = self.state.gather(&mut self.board.loan(), now);
         for (attempt, report) in ended {
             self.finished(attempt, report, now);
         }
@@ -441,7 +449,10 @@ impl UpstreamActor {
 
     /// Gauges are set once a second: nobody reads them more often.
     fn watch(&mut self, context: &mut Context<Self>) {
-        context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+        context.run_later(until_share(self.share, clock::mono()), |_, context| {
+            context.address().do_send(GaugeTick);
+            context.run_interval(GAUGES_EVERY, |_, context| context.address().do_send(GaugeTick));
+        });
         if let Some(shared) = &mut self.shared {
             // An exchange that a restart has cut off never reports back.
             shared.under_way = false;
@@ -462,9 +473,16 @@ impl UpstreamActor {
             let (tokens, requests) = self.state.allowances(class, now);
             Some(Allowances { tokens, requests })
         });
-        self.board.in_flight.store(self.state.asked_in_flight(), Ordering::Relaxed);
-        self.board.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
+        self.board.pulse.asked.store(self.state.asked_in_flight(), Ordering::Relaxed);
+        self.board.pulse.latency_ns.store(self.latency.nanos(now), Ordering::Relaxed);
     }
+}
+
+/// How long it is from `now` until the next turn of a share.
+fn until_share(share: u64, now: Mono) -> Duration {
+    let every = nanos(GAUGES_EVERY);
+    let turn = every / GAUGE_SHARES * share;
+    Duration::from_nanos((turn + every - now.0 % every) % every)
 }
 
 fn nanos(span: Duration) -> u64 {
@@ -557,7 +575,7 @@ impl Handler<CallAnswered> for UpstreamActor {
 
     fn handle(&mut self, fact: CallAnswered, context: &mut Self::Context) {
         self.on(context, |this, now| {
-            this.state.adopt(&mut this.board.loan.lock(), fact.attempt);
+            this.state.adopt(&mut this.board.loan(), fact.attempt);
             // A call that ended on a loan meanwhile is known to have done so, and counted.
             let under_way = this.state.is_interactive(fact.attempt).is_some();
             if under_way && !this.state.is_answered(fact.attempt) {
@@ -649,9 +667,10 @@ impl Handler<GaugeTick> for UpstreamActor {
         }
         let shown = self.on(context, |this, now| {
             this.doubt(now);
-            let known = this.state.flows() && this.recent.count(now) >= FEWEST;
-            let p95 = if known { this.recent.quantile(0.95, now).unwrap_or_default() } else { Duration::ZERO };
-            this.board.p95_ns.store(nanos(p95), Ordering::Relaxed);
+            this.recent.advance(now);
+            let known = this.state.flows() && this.recent.count() >= FEWEST;
+            let p95 = this.recent.quantiles([0.95]).filter(|_| known).map_or(Duration::ZERO, |[p95]| p95);
+            this.board.pulse.p95_ns.store(nanos(p95), Ordering::Relaxed);
             Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
         });
         if let Some(shown) = shown {
@@ -666,5 +685,17 @@ impl Handler<Drill> for UpstreamActor {
 
     fn handle(&mut self, _: Drill, context: &mut Self::Context) {
         let _restarting = guarded::<Self, ()>(context, ActorKind::Upstream, || panic!("drill"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_have_their_turn_within_a_second_and_by_shares() {
+        let after = |share, ms| until_share(share, Mono::from_millis(ms)).as_millis();
+        assert_eq!([after(0, 5_000), after(1, 5_000), after(19, 5_000)], [0, 50, 950]);
+        assert_eq!([after(0, 5_001), after(1, 5_060), after(19, 5_949)], [999, 990, 1]);
     }
 }

@@ -1,7 +1,8 @@
 //! The HTTP client side: requests and answers, time limits and byte caps. Knows no provider's words.
 //!
-//! Each worker has one [`Wire`] an upstream, with connections of its own: nothing is locked, and a slow upstream takes
-//! nobody else's. [`pool`] keeps the connections, [`connect`] makes them, [`http1`] and [`http2`] carry a call over one.
+//! Each worker has one [`Wire`] an upstream, and connections of its own: nothing is locked. Upstreams at one place share
+//! them, but for how many calls each makes at once: who has a call under way has that for itself, so a slow one takes nobody
+//! else's. [`pool`] keeps the connections, [`connect`] makes them, [`http1`] and [`http2`] carry a call over one.
 
 mod connect;
 pub mod framing;
@@ -25,15 +26,15 @@ use tokio::time::timeout;
 
 use crate::config::plan::Upstream;
 use crate::crowd::Breath;
-use crate::pure::time::Mono;
 
 use super::{AuthStyle, WireRequest, auth_style};
-use connect::Origin;
+use connect::Place;
 use http1::Sent;
 use http2::{Answered, Failed, Stream};
 use incoming::{Body, Incoming, Patience};
-use pool::{Lease, Pool, Way};
+use pool::{Lease, Pool, Turns, Way};
 
+pub use pool::Places;
 pub use stream::Opened;
 
 /// Largest answer that is read, bytes: four times what 2,048 vectors of 3,072 numbers take as JSON text, so that it
@@ -125,6 +126,8 @@ impl WireError {
 pub struct Wire {
     /// Or why there can be none.
     pool: Result<Rc<Pool>, WireError>,
+    turns: Turns,
+    authority: String,
     base_url: String,
     known: RefCell<Vec<(String, Rc<Target>)>>,
     credential: Option<(HeaderName, HeaderValue)>,
@@ -140,24 +143,17 @@ struct Target {
 }
 
 impl Wire {
-    /// Prepares a client; connects to nothing yet.
-    pub fn new(upstream: &Upstream) -> Wire {
-        let unusable = WireError::Connect("could not be connected to");
-        let base = Uri::try_from(upstream.base_url.as_str()).map_err(|_| unusable);
-        let origin = base.and_then(|base| Origin::new(&base, upstream.connect_timeout, upstream.ca.as_ref()));
+    /// Prepares a client that calls over the connections of `places`; connects to nothing yet.
+    pub fn new(upstream: &Upstream, places: &Places) -> Wire {
+        let place = Place::of(upstream).ok_or(WireError::Connect("could not be connected to"));
         Wire {
-            pool: origin.map(|origin| Pool::new(origin, upstream.max_concurrency)),
+            authority: place.as_ref().map(Place::authority).unwrap_or_default(),
+            pool: place.and_then(|place| places.pool(place)),
+            turns: Turns::new(upstream.max_concurrency),
             base_url: upstream.base_url.clone(),
             known: RefCell::default(),
             credential: credential(upstream),
             limit: upstream.timeout,
-        }
-    }
-
-    /// Closes connections that have not been used for long; to be called now and then.
-    pub fn tidy(&self, now: Mono) {
-        if let Ok(pool) = &self.pool {
-            pool.tidy(now);
         }
     }
 
@@ -185,11 +181,11 @@ impl Wire {
     /// others may have been worked on, and cost money: who asked decides about another try.
     async fn send(&self, request: WireRequest, extra: &[(HeaderName, HeaderValue)]) -> Result<Incoming, WireError> {
         let pool = self.pool.as_ref().map_err(Clone::clone)?;
-        let target = self.target(&request.path, &pool.origin().authority)?;
+        let target = self.target(&request.path)?;
         let mut head = None;
         let mut tries = 0;
         loop {
-            match pool.way().await? {
+            match pool.way(&self.turns).await? {
                 Way::Http1(lease) => {
                     let (head, body) = match &mut head {
                         Some(sent) => sent,
@@ -215,7 +211,7 @@ impl Wire {
         }
     }
 
-    fn target(&self, path: &str, authority: &str) -> Result<Rc<Target>, WireError> {
+    fn target(&self, path: &str) -> Result<Rc<Target>, WireError> {
         let mut known = self.known.borrow_mut();
         if let Some((_, target)) = known.iter().find(|(known, _)| known == path) {
             return Ok(Rc::clone(target));
@@ -223,7 +219,7 @@ impl Wire {
         let address = Uri::try_from(format!("{}{path}", self.base_url)).map_err(|_| BROKEN)?;
         let mut opening = BytesMut::with_capacity(512);
         let line = address.path_and_query().ok_or(BROKEN)?;
-        write!(opening, "POST {line} HTTP/1.1\r\nhost: {authority}\r\n").map_err(|_| BROKEN)?;
+        write!(opening, "POST {line} HTTP/1.1\r\nhost: {}\r\n", self.authority).map_err(|_| BROKEN)?;
         for (name, value) in [&(USER_AGENT, AGENT)].into_iter().chain(&self.credential) {
             put(&mut opening, name.as_str(), value.as_bytes());
         }

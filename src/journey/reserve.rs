@@ -115,8 +115,11 @@ impl Asker<'_> {
             // The router tells one that is down what it misses.
             return None;
         }
-        let route = routes.best(avoid, [rand::random(), rand::random()])?;
-        let permit = routes[route].upstream.permit_lent(ask, clock::mono())?;
+        let now = clock::mono();
+        let rolls = [rand::random(), rand::random()];
+        let lent = |route: usize| Some((route, routes[route].upstream.permit_lent(ask, now)?));
+        let first = routes.best(avoid, rolls, now).and_then(lent);
+        let (route, permit) = first.or_else(|| routes.beyond(avoid, rolls).and_then(lent))?;
         self.worker.request_begun();
         Some(Reserved { route, permit, held: Money::ZERO })
     }

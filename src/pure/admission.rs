@@ -23,7 +23,7 @@ mod words;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-pub use loan::{CallLoan, Ending};
+pub use loan::{CallLoan, Ending, Look};
 pub use policy::{CountBy, Policy};
 pub use shared::{LimitAsk, LimitGrant, QuotaAsk, QuotaGrant};
 pub use words::{

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::latency_window::LatencyWindow;
 use super::rate_window::RateWindow;
+use super::sparse_window::SparseWindow;
 use super::time::Mono;
 
 /// What is shown is of this long.
@@ -14,10 +14,10 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 const SLOTS: usize = 6;
 
 /// Counts and latencies of the last minute.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CallStats {
-    latency: LatencyWindow,
-    dwell: LatencyWindow,
+    latency: SparseWindow,
+    dwell: SparseWindow,
     outcomes: RateWindow,
 }
 
@@ -37,8 +37,8 @@ pub struct CallView {
 impl Default for CallStats {
     fn default() -> CallStats {
         CallStats {
-            latency: LatencyWindow::coarse(WINDOW, SLOTS),
-            dwell: LatencyWindow::coarse(WINDOW, SLOTS),
+            latency: SparseWindow::coarse(WINDOW, SLOTS),
+            dwell: SparseWindow::coarse(WINDOW, SLOTS),
             outcomes: RateWindow::new(WINDOW),
         }
     }
@@ -64,11 +64,14 @@ impl CallStats {
     /// What the last minute comes to.
     pub fn view(&mut self, now: Mono) -> CallView {
         let totals = self.outcomes.totals(now);
+        self.latency.advance(now);
+        self.dwell.advance(now);
+        let p95 = |window: &SparseWindow| window.quantiles([0.95]).map(|[p95]| p95);
         CallView {
             calls: totals.all(),
             failure_ratio: totals.bad_ratio(),
-            p95: self.latency.quantile(0.95, now),
-            dwell_p95: self.dwell.quantile(0.95, now),
+            p95: p95(&self.latency),
+            dwell_p95: p95(&self.dwell),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn histogram_of<C: Counter>() -> Histogram<C> {
 }
 
 /// The same with one significant digit, from 10 µs to an hour.
-fn coarse_histogram() -> Histogram<u64> {
+pub(super) fn coarse_histogram<C: Counter>() -> Histogram<C> {
     Histogram::new_with_bounds(COARSE_LOWEST_NS, HIGHEST_NS, 1).expect("constants that the library accepts")
 }
 

@@ -118,6 +118,77 @@ pub fn order<Id>(mut candidates: Vec<Candidate<Id>>, rolls: [f64; 2]) -> Vec<Can
     candidates
 }
 
+/// Of a larger group so many are looked at for a choice.
+pub const WINDOW: usize = 32;
+
+/// A window lasts at most this long: some hundred calls of a busy gateway ...
+const LOOKED_AT: Duration = Duration::from_millis(200);
+
+/// ... and at most as long as lets the whole group have its turn within this: half of what a latency is remembered for.
+const ROUND: Duration = Duration::from_secs(4);
+
+/// Who has so many calls under way while others have their turn only later, has enough.
+const BUSY: u64 = 4;
+
+/// Upstreams of one rank. Of more than [`WINDOW`] only as many are looked at for a moment, then the next: what has to be known of
+/// an upstream for a call is some kilobytes in a dozen places, and of a thousand of them it would be in no processor's cache.
+///
+/// A window is a sample of the group as any two picks of it are, so that it holds slow and fast ones as the group does, whatever
+/// the order of the configuration means; and it is looked beyond as soon as the calls are more than it can carry.
+#[derive(Debug, Clone, Default)]
+pub struct Group<Id> {
+    all: Vec<Id>,
+    /// All of a large group, mixed, and its beginning again, so that each window is one piece; else nothing.
+    ring: Vec<Id>,
+}
+
+impl<Id: Copy> Group<Id> {
+    /// The group of `all`.
+    pub fn new(all: Vec<Id>) -> Group<Id> {
+        let n = all.len();
+        if n <= WINDOW {
+            return Group { all, ring: Vec::new() };
+        }
+        // Steps of the golden section: neighbours in the ring are far apart in the list, and no rhythm of it is met.
+        let golden = (n as f64 * 0.618_033_988_75) as usize;
+        let step = (1..=golden).rev().find(|step| gcd(*step, n) == 1).unwrap_or(1);
+        let ring = (0..n + WINDOW - 1).filter_map(|at| all.get(at * step % n).copied()).collect();
+        Group { all, ring }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Id] {
+        &self.all
+    }
+
+    /// Those that are looked at now.
+    pub fn window(&self, now: Mono) -> &[Id] {
+        if self.ring.is_empty() {
+            return &self.all;
+        }
+        let n = self.all.len() as u64;
+        let lasts = (ROUND.as_nanos() as u64 / n.div_ceil(WINDOW as u64)).min(LOOKED_AT.as_nanos() as u64).max(1);
+        let start = (now.0 / lasts).wrapping_mul(WINDOW as u64) % n;
+        self.ring.get(start as usize..start as usize + WINDOW).unwrap_or(&self.all)
+    }
+
+    /// Who is tried first: the [`first`] of the window; of all, where that one is busy.
+    pub fn first(&self, rolls: [f64; 2], now: Mono, candidate: impl Fn(Id) -> Candidate<Id>) -> Option<Id> {
+        let of_window = first(self.window(now), rolls, &candidate)?;
+        let enough = self.ring.is_empty() || candidate(of_window).in_flight < BUSY;
+        if enough { Some(of_window) } else { self.beyond(rolls, candidate) }
+    }
+
+    /// The [`first`] of all, where there are more than a window shows: for a call that who was tried first did not take.
+    pub fn beyond(&self, rolls: [f64; 2], candidate: impl Fn(Id) -> Candidate<Id>) -> Option<Id> {
+        if self.ring.is_empty() { None } else { first(&self.all, rolls, candidate) }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// Which of a `group` of one rank comes first: the cheaper of two picked by `rolls`, as in [`order`], without putting the
 /// others in order. Of two that cost the same it is the earlier in the group.
 pub fn first<Id: Copy>(group: &[Id], rolls: [f64; 2], candidate: impl Fn(Id) -> Candidate<Id>) -> Option<Id> {
@@ -227,7 +298,80 @@ mod tests {
         assert!(ewma.nanos(at(20_000)) < 10_000_000, "looked at and well");
     }
 
+    fn idle(id: usize) -> Candidate<usize> {
+        Candidate { id, tier: 0, in_flight: 0, latency_ns: 1_000, probing: false, usable: true }
+    }
+
+    #[test]
+    fn a_group_that_fits_into_a_window_is_looked_at_whole() {
+        let all: Vec<usize> = (0..WINDOW).collect();
+        let group = Group::new(all.clone());
+        for ms in [0, 150, 450, 9_000] {
+            assert_eq!(group.window(Mono::from_millis(ms)), all);
+            let rolls = [0.3, 0.8];
+            assert_eq!(group.first(rolls, Mono::from_millis(ms), idle), first(&all, rolls, idle));
+        }
+        assert_eq!(group.beyond([0.3, 0.8], idle), None, "there is nobody else");
+        assert_eq!(Group::<usize>::default().first([0.5; 2], Mono::ZERO, idle), None);
+    }
+
+    #[test]
+    fn a_window_stays_for_a_moment_and_is_a_sample_of_the_whole() {
+        let group = Group::new((0..1_000).collect());
+        let at = |ms| group.window(Mono::from_millis(ms)).to_vec();
+        assert_eq!(at(10_000), at(10_100));
+        assert_ne!(at(10_000), at(10_200));
+        for ms in (0..8_000).step_by(125) {
+            // A hundred neighbours in the file that are slow, and one of four that is.
+            let slow = at(ms).iter().filter(|id| (300..400).contains(*id)).count();
+            let regional = at(ms).iter().filter(|id| **id % 4 == 1).count();
+            assert!((2..=5).contains(&slow) && (6..=10).contains(&regional), "{slow} and {regional} at {ms}");
+        }
+    }
+
+    #[test]
+    fn the_only_one_with_room_is_found_wherever_it_is() {
+        let group = Group::new((0..1_000).collect());
+        let free = 777;
+        let candidate = |id| Candidate { in_flight: if id == free { 0 } else { BUSY }, ..idle(id) };
+        for ms in (0..4_000).step_by(125) {
+            let now = Mono::from_millis(ms);
+            let chosen = group.first([0.7775, 0.1], now, candidate);
+            let in_window = group.window(now).contains(&free);
+            assert!(chosen == Some(free) || in_window, "{chosen:?} at {ms}");
+        }
+        assert_eq!(group.beyond([0.7775, 0.1], candidate), Some(free));
+        assert_eq!(group.all().len(), 1_000);
+    }
+
     proptest! {
+        #[test]
+        fn all_of_a_group_have_their_turn(n in 1_usize..3_000, start in 0_u64..1_000_000) {
+            let group = Group::new((0..n).collect::<Vec<usize>>());
+            let mut turns = vec![0_u32; n];
+            // Six milliseconds are less than the shortest window of so many.
+            let samples = (start..start + ROUND.as_millis() as u64 + 200).step_by(6);
+            for ms in samples {
+                let window = group.window(Mono::from_millis(ms));
+                prop_assert_eq!(window.len(), n.min(WINDOW));
+                for id in window {
+                    turns[*id] += 1;
+                }
+            }
+            prop_assert!(turns.iter().all(|turns| *turns > 0), "{turns:?}");
+        }
+
+        #[test]
+        fn over_time_all_of_a_group_have_the_same(n in 33_usize..300) {
+            let group = Group::new((0..n).collect::<Vec<usize>>());
+            let lasts = (ROUND / n.div_ceil(WINDOW) as u32).min(LOOKED_AT).as_nanos() as u64;
+            let mut turns = vec![0_usize; n];
+            for turn in 0..n as u64 {
+                group.window(Mono(turn * lasts)).iter().for_each(|id| turns[*id] += 1);
+            }
+            prop_assert_eq!(turns, vec![WINDOW; n]);
+        }
+
         #[test]
         fn every_candidate_comes_out_once_and_tiers_stay_in_order(
             parts in prop::collection::vec((0_u32..3, 0_u64..9, 0_u64..1_000, any::<[bool; 2]>()), 0..12),

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::admission::{
-    Ask, CallLoan, CountBy, Decision, Effect, Ending, Grant, Outcome, OutcomeKind, Policy, Poll, UpstreamState,
+    Ask, CallLoan, CountBy, Decision, Effect, Ending, Grant, Look, Outcome, OutcomeKind, Policy, Poll, UpstreamState,
 };
 use super::breaker::Phase;
 use super::class::TrafficClass;
@@ -317,7 +317,8 @@ impl Simulation {
     /// Ends a call where it was begun.
     fn end_call(&mut self, id: u64, outcome: Outcome) {
         let left = [outcome.headers.remaining_tokens, outcome.headers.remaining_requests];
-        match self.loan.end(AttemptId(id), outcome, left) {
+        let look = if id.is_multiple_of(2) { Look::Soon } else { Look::InTurn };
+        match self.loan.end(AttemptId(id), outcome, left, look) {
             Ending::NotHere(outcome) => {
                 // Whoever reports to the owner makes it look at the loan first.
                 self.gather();
@@ -325,7 +326,7 @@ impl Simulation {
                 self.take(poll);
                 self.report(id, outcome);
             }
-            Ending::Noted | Ending::First => {
+            Ending::Noted | Ending::See(_) => {
                 self.ending.insert(id);
             }
         }

@@ -21,7 +21,7 @@ use crate::ids::UpstreamId;
 use crate::pure::adaptive_batch::Limits;
 use crate::pure::admission::Allowance;
 use crate::pure::class::TrafficClass;
-use crate::pure::select::{self, Candidate};
+use crate::pure::select::{self, Candidate, Group};
 use crate::pure::tenant_limits::Allowances;
 use crate::pure::time::Mono;
 
@@ -56,7 +56,7 @@ struct Standing {
     change: u64,
     any_down: bool,
     /// Routes that are tried before all others: half-open, or of the lowest tier that is usable.
-    best: Vec<usize>,
+    best: Group<usize>,
     /// The least that refusals have taught of calls for vectors, and of rerank calls.
     learned: [Limits; 2],
 }
@@ -132,12 +132,20 @@ impl Fleet {
         self.standing().any_down
     }
 
-    /// The route that is tried first, as [`Fleet::order`] has it.
-    pub fn best(&self, avoid: &[UpstreamId], rolls: [f64; 2]) -> Option<usize> {
+    /// The route that is tried first: as [`Fleet::order`] has it, or of very many as the [`Group`] of the best has it.
+    pub fn best(&self, avoid: &[UpstreamId], rolls: [f64; 2], now: Mono) -> Option<usize> {
         if !avoid.is_empty() {
             return self.order(avoid, rolls).next();
         }
-        select::first(&self.standing().best, rolls, |index| candidate(index, &self.routes[index], avoid))
+        self.standing().best.first(rolls, now, |index| candidate(index, &self.routes[index], avoid))
+    }
+
+    /// The route that is tried next if [`Fleet::best`] did not take a call and chose among some only; else `None`.
+    pub fn beyond(&self, avoid: &[UpstreamId], rolls: [f64; 2]) -> Option<usize> {
+        if !avoid.is_empty() {
+            return None;
+        }
+        self.standing().best.beyond(rolls, |index| candidate(index, &self.routes[index], avoid))
     }
 
     /// All routes in the order in which they are tried.
@@ -177,7 +185,9 @@ impl Fleet {
         let standing = Arc::new(Standing {
             change,
             any_down: boards().any(|board| board.down()),
-            best: ranks().enumerate().filter(|(_, rank)| Some(*rank) == best).map(|(index, _)| index).collect(),
+            best: Group::new(
+                ranks().enumerate().filter(|(_, rank)| Some(*rank) == best).map(|(index, _)| index).collect(),
+            ),
             learned: [
                 boards().map(|board| board.call_limits(false)).fold(Limits::default(), Limits::tighter),
                 boards().map(|board| board.rerank_limits()).fold(Limits::default(), Limits::tighter),

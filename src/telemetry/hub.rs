@@ -147,25 +147,28 @@ impl Telemetry {
 
     /// Sets the gauges of one upstream.
     pub fn upstream_gauges(&self, upstream: &UpstreamId, snapshot: &UpstreamSnapshot) {
-        let metrics = &self.metrics;
         let level = match snapshot.breaker {
             Phase::Closed => BreakerLevel::Closed,
             Phase::HalfOpen => BreakerLevel::HalfOpen,
             Phase::Open => BreakerLevel::Open,
         };
-        metrics.breaker_state(upstream, level);
-        metrics.quarantined(upstream, snapshot.quarantined);
-        metrics.cooldown(upstream, Duration::from_millis(snapshot.cool_down_ms));
-        metrics.upstream_in_flight(upstream, snapshot.in_flight);
-        metrics.queue_depth(upstream, TrafficClass::InteractiveSearch, snapshot.interactive_waiting);
-        metrics.queue_depth(upstream, TrafficClass::BatchIngestion, snapshot.batch_waiting_items);
-        for (unit, available) in
-            [(BucketUnit::Tokens, snapshot.interactive_tokens), (BucketUnit::Requests, snapshot.interactive_requests)]
-        {
-            if let Some(available) = available {
-                metrics.bucket_available(upstream, unit, available as f64);
+        // Of a thousand upstreams each second: found once for all of them.
+        self.metrics.with_upstream(upstream, |gauges| {
+            gauges.breaker(level);
+            gauges.quarantined(snapshot.quarantined);
+            gauges.cooldown(Duration::from_millis(snapshot.cool_down_ms));
+            gauges.in_flight(snapshot.in_flight);
+            gauges.depth(TrafficClass::InteractiveSearch, snapshot.interactive_waiting);
+            gauges.depth(TrafficClass::BatchIngestion, snapshot.batch_waiting_items);
+            for (unit, available) in [
+                (BucketUnit::Tokens, snapshot.interactive_tokens),
+                (BucketUnit::Requests, snapshot.interactive_requests),
+            ] {
+                if let Some(available) = available {
+                    gauges.bucket(unit, available as f64);
+                }
             }
-        }
+        });
     }
 
     /// Publishes the percentiles of query embedding and of each model, and the objectives, whose levels are in the order

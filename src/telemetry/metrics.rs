@@ -29,9 +29,9 @@ use crate::pure::time::Mono;
 use super::collections::{CollectionFamilies, CollectionTable};
 use super::departed::{Departed, Series};
 use super::labels::{
-    ActorName, BreakerLevel, BucketUnit, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective,
-    ByQuantile, ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan,
-    MachineName, Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
+    ActorName, BreakerLevel, BurnWindow, ByActor, ByBurn, ByClass, ByCode, ByMachine, ByObjective, ByQuantile,
+    ByReload, ByRequest, ByStore, ByTrace, ByVersion, ByVisit, CacheResult, CallStatus, LabelPlan, MachineName,
+    Objective, Outcome, Quantile, ReloadResult, StoreName, TraceId, VisitEnd, classes_of,
 };
 use super::models::ModelFamilies;
 use super::names;
@@ -353,34 +353,14 @@ impl Metrics {
         self.with_upstream(upstream, |cells| cells.breaker(level));
     }
 
-    /// What an upstream's bucket would grant now.
-    pub fn bucket_available(&self, upstream: &UpstreamId, unit: BucketUnit, available: f64) {
-        self.with_upstream(upstream, |cells| cells.bucket(unit, available));
-    }
-
-    /// Input items of a class that wait for an upstream.
-    pub fn queue_depth(&self, upstream: &UpstreamId, class: TrafficClass, items: usize) {
-        self.with_upstream(upstream, |cells| cells.depth(class, items));
-    }
-
     /// A request left an upstream's queue after `waited`.
     pub fn queue_dwell(&self, upstream: &UpstreamId, class: TrafficClass, waited: Duration) {
         self.with_upstream(upstream, |cells| cells.dwell(class, waited));
     }
 
-    /// Calls to an upstream under way.
-    pub fn upstream_in_flight(&self, upstream: &UpstreamId, calls: usize) {
-        self.with_upstream(upstream, |cells| cells.in_flight(calls));
-    }
-
     /// Whether an upstream is out because of its vectors.
     pub fn quarantined(&self, upstream: &UpstreamId, out: bool) {
         self.with_upstream(upstream, |cells| cells.quarantined(out));
-    }
-
-    /// What is left of the pause that an upstream asked for; zero: none.
-    pub fn cooldown(&self, upstream: &UpstreamId, left: Duration) {
-        self.with_upstream(upstream, |cells| cells.cooldown(left));
     }
 
     /// An upstream's key was set aside.
@@ -398,7 +378,8 @@ impl Metrics {
         self.with_upstream(upstream, |cells| cells.usage_odd());
     }
 
-    fn with_upstream(&self, upstream: &UpstreamId, record: impl FnOnce(&super::upstreams::UpstreamCells)) {
+    /// What `record` does with the resolved metrics of an upstream.
+    pub(super) fn with_upstream(&self, upstream: &UpstreamId, record: impl FnOnce(&super::upstreams::UpstreamCells)) {
         record(self.tables.load().upstreams.of(&self.upstreams, upstream));
     }
 

@@ -88,3 +88,28 @@ async fn each_order_to_one_of_many_takes_effect_on_all_sums() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_more_than_are_looked_at_at_once_each_has_its_turn_and_the_only_one_left_is_found() {
+    let provider = Provider::start(Script::new().space("A").width(8));
+    let url = format!("{}/v1", provider.base_url());
+    let names: Vec<String> = (0..MANY).map(|n| format!("u{n}")).collect();
+    let upstreams: Vec<(&str, &str, &str)> = names.iter().map(|name| (name.as_str(), "openai", url.as_str())).collect();
+    let gateway = Gateway::start(&embedding_config(&upstreams, "dimensions = 8", "", ""));
+    let mut heard = BTreeMap::new();
+    until(&gateway, "all have their turn", |upstream, _| {
+        *heard.entry(upstream.to_owned()).or_insert(0) += 1;
+        heard.len() == MANY
+    })
+    .await;
+    for name in names.iter().filter(|name| *name != "u7") {
+        gateway.admin_post(&format!("/admin/upstreams/{name}/open"), json!({})).await.expect(200);
+    }
+    let end = Instant::now() + Duration::from_millis(500);
+    until(&gateway, "only one is left", |upstream, _| {
+        assert_eq!(upstream, "u7");
+        // Longer than a window lasts.
+        Instant::now() > end
+    })
+    .await;
+}

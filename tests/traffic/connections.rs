@@ -73,6 +73,50 @@ async fn connections_to_an_upstream_that_is_gone_from_the_configuration_close() 
     assert!(stays.stats().open_connections > 0);
 }
 
+/// Upstreams of these ids at `front`, with further keys of each, and one worker.
+fn several_behind(front: &Front, upstreams: &[(&str, &str)]) -> String {
+    let config = upstreams.iter().fold(Config::new(), |config, (id, keys)| {
+        config.upstream(id, &front.url, &format!("ca = \"{}\"\n{keys}", front.ca))
+    });
+    config.text().replace("workers = 2", "workers = 1")
+}
+
+#[tokio::test]
+async fn upstreams_at_one_place_share_connections_and_each_call_has_its_own_key() {
+    let provider = provider();
+    let front = Front::start(&provider.base_url(), &["h2"]);
+    // The third is at the same host, but connected to in another way.
+    let all = [("one", ""), ("two", "max_concurrency = 5"), ("three", "connect_timeout_ms = 1500")];
+    let gateway = Gateway::start(&several_behind(&front, &all));
+    for (id, _) in all {
+        until_verified(&gateway, id).await;
+    }
+    let (made, calls) = (front.connections(), provider.calls().len());
+    for turn in 0..3 {
+        ask_together(&gateway, &format!("turn {turn}"), 30).await;
+    }
+    for (id, _) in all {
+        let secret = format!("Bearer upstream-secret-{id}");
+        let of_it = |call: &&Call| call.headers.iter().any(|(_, value)| *value == secret);
+        assert!(provider.calls()[calls..].iter().filter(of_it).count() > 1, "{id} has no part in it");
+    }
+    assert_eq!(front.connections() - made, 2, "one for the first two, one for the third");
+    until("closed", || front.open() == 2).await;
+
+    // What the first needs stays as it is when the others leave; once nobody needs it, it closes.
+    gateway.configure(&several_behind(&front, &all[..1]));
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    until("closed", || front.open() == 1).await;
+    let made = front.connections();
+    ask_together(&gateway, "of one", 20).await;
+    assert_eq!((front.open(), front.connections()), (1, made));
+    gateway.configure(
+        &Config::new().upstream("one", &provider.base_url(), "").text().replace("workers = 2", "workers = 1"),
+    );
+    gateway.admin_post("/admin/reload", json!({})).await.expect(200);
+    until("closed", || front.open() == 0).await;
+}
+
 #[tokio::test]
 async fn an_upstream_that_offers_http_2_gets_many_calls_over_one_connection() {
     let provider = provider();

@@ -1,12 +1,13 @@
 //! What an upstream's actor publishes, for those who choose between upstreams and those who look. Read without asking, so a
 //! moment old; owns no decision.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Bell, Report};
 use crate::pure::adaptive_batch::Limits;
@@ -21,17 +22,27 @@ use crate::pure::time::Mono;
 pub struct Board {
     /// Rung for calls that ended.
     pub(super) bell: Arc<Bell>,
-    pub(super) usable: AtomicBool,
-    pub(super) probing: AtomicBool,
-    pub(super) down: AtomicBool,
-    pub(super) in_flight: AtomicUsize,
-    pub(super) latency_ns: AtomicU64,
-    pub(super) p95_ns: AtomicU64,
+    pub(super) pulse: Pulse,
     pub(super) sizes: Mutex<Sizes>,
     pub(super) allowances: Mutex<[Option<Allowances>; 2]>,
     pub(super) shown: ArcSwapOption<Shown>,
     /// What may be called without asking.
-    pub(super) loan: Mutex<CallLoan<Report>>,
+    loan: Mutex<CallLoan<Report>>,
+}
+
+/// What workers look at for each choice, all of it in one line of the processor's cache.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Pulse {
+    pub(super) usable: AtomicBool,
+    pub(super) probing: AtomicBool,
+    pub(super) down: AtomicBool,
+    /// Calls that the actor has granted.
+    pub(super) asked: AtomicUsize,
+    /// Calls out of the loan; written behind its lock.
+    pub(super) lent: AtomicUsize,
+    pub(super) latency_ns: AtomicU64,
+    pub(super) p95_ns: AtomicU64,
 }
 
 /// What people look at, as it was at a moment of the last second.
@@ -43,6 +54,32 @@ pub struct Shown {
     pub state: UpstreamSnapshot,
     /// Its calls lately.
     pub calls: CallView,
+}
+
+/// A locked loan.
+pub(super) struct Loan<'a> {
+    loan: MutexGuard<'a, CallLoan<Report>>,
+    lent: &'a AtomicUsize,
+}
+
+impl Deref for Loan<'_> {
+    type Target = CallLoan<Report>;
+
+    fn deref(&self) -> &CallLoan<Report> {
+        &self.loan
+    }
+}
+
+impl DerefMut for Loan<'_> {
+    fn deref_mut(&mut self) -> &mut CallLoan<Report> {
+        &mut self.loan
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.lent.store(self.loan.in_flight(), Ordering::Relaxed);
+    }
 }
 
 /// How large the next calls may be.
@@ -79,12 +116,7 @@ impl Board {
     pub(super) fn new(bell: Arc<Bell>) -> Board {
         Board {
             bell,
-            usable: AtomicBool::default(),
-            probing: AtomicBool::default(),
-            down: AtomicBool::default(),
-            in_flight: AtomicUsize::default(),
-            latency_ns: AtomicU64::default(),
-            p95_ns: AtomicU64::default(),
+            pulse: Pulse::default(),
             sizes: Mutex::default(),
             allowances: Mutex::default(),
             shown: ArcSwapOption::empty(),
@@ -99,27 +131,32 @@ impl Board {
         if stood == stands && before.learned == sizes.learned && before.ranking == sizes.ranking {
             return;
         }
-        self.usable.store(stands.usable, Ordering::Relaxed);
-        self.probing.store(stands.probing, Ordering::Relaxed);
-        self.down.store(stands.down, Ordering::Relaxed);
+        self.pulse.usable.store(stands.usable, Ordering::Relaxed);
+        self.pulse.probing.store(stands.probing, Ordering::Relaxed);
+        self.pulse.down.store(stands.down, Ordering::Relaxed);
         CHANGES.fetch_add(1, Ordering::Release);
     }
 }
 
 impl Board {
+    /// The loan, for whoever begins or ends calls in it; what is under way in it is published with the end of the lock.
+    pub(super) fn loan(&self) -> Loan<'_> {
+        Loan { loan: self.loan.lock(), lent: &self.pulse.lent }
+    }
+
     /// Whether calls are let through at all: breaker not open, not parked, not draining, not quarantined.
     pub fn usable(&self) -> bool {
-        self.usable.load(Ordering::Relaxed)
+        self.pulse.usable.load(Ordering::Relaxed)
     }
 
     /// Whether its breaker is half-open.
     pub fn probing(&self) -> bool {
-        self.probing.load(Ordering::Relaxed)
+        self.pulse.probing.load(Ordering::Relaxed)
     }
 
     /// Whether it is out of the traffic because it does not answer, and its breaker has yet to learn what that costs.
     pub fn down(&self) -> bool {
-        self.down.load(Ordering::Relaxed)
+        self.pulse.down.load(Ordering::Relaxed)
     }
 
     /// What people look at; `None` in the first second.
@@ -130,17 +167,17 @@ impl Board {
     /// 95 of 100 recent interactive calls were answered within this; `None` while too few are known, or while the breaker
     /// lets only probes through.
     pub fn p95(&self) -> Option<Duration> {
-        Some(self.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
+        Some(self.pulse.p95_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0).map(Duration::from_nanos)
     }
 
     /// Calls under way.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed) + self.loan.lock().in_flight()
+        self.pulse.asked.load(Ordering::Relaxed) + self.pulse.lent.load(Ordering::Relaxed)
     }
 
     /// Smoothed peak latency, nanoseconds; 0 before the first answer.
     pub fn latency_ns(&self) -> u64 {
-        self.latency_ns.load(Ordering::Relaxed)
+        self.pulse.latency_ns.load(Ordering::Relaxed)
     }
 
     /// What a class may still take here; `None` before the first event.

@@ -9,8 +9,11 @@ use actix::prelude::*;
 use super::{Board, UpstreamActor, UpstreamHandle};
 use crate::ids::AttemptId;
 use crate::pure::adaptive_batch::{Chunk, LimitHint, Refused, TooMuch};
-use crate::pure::admission::{Ask, Ending, Outcome, OutcomeKind};
+use crate::pure::admission::{Ask, Ending, Look, Outcome, OutcomeKind};
 use crate::pure::time::Mono;
+
+/// An answer that took so many times as long as was known is news.
+const SLOWER: u32 = 2;
 
 /// A call ended. A fact, idempotent by attempt.
 #[derive(Debug, Message)]
@@ -72,6 +75,16 @@ impl Report {
     pub fn plain(outcome: Outcome) -> Report {
         Report { outcome, chunk: None, too_large: None }
     }
+
+    /// Whether a call ended as was to be expected of an upstream with a latency of `latency_ns`, so that what follows from it
+    /// follows as well a moment later. A slower one has to turn others away at once.
+    fn is_expected(&self, latency_ns: u64) -> bool {
+        match self.outcome.kind {
+            OutcomeKind::Success { latency } => latency <= Duration::from_nanos(latency_ns).saturating_mul(SLOWER),
+            OutcomeKind::NotSent => true,
+            _ => false,
+        }
+    }
 }
 
 /// Calls that were made out of a loan have ended: well a moment ago, or one has failed. A fact.
@@ -111,16 +124,17 @@ impl Permit {
         let harmless = matches!(report.outcome.kind, OutcomeKind::Success { .. } | OutcomeKind::NotSent);
         let headers = &report.outcome.headers;
         let left = [headers.remaining_tokens, headers.remaining_requests];
-        let mut loan = self.board.loan.lock();
-        let ending = loan.end(self.attempt, report, left);
+        let look = if report.is_expected(self.board.latency_ns()) { Look::InTurn } else { Look::Soon };
+        let mut loan = self.board.loan();
+        let ending = loan.end(self.attempt, report, left, look);
         if !harmless {
             loan.close();
         }
         drop(loan);
         match ending {
             Ending::NotHere(report) => self.actor.do_send(CallFinished { attempt: self.attempt, report }),
-            Ending::Noted | Ending::First if !harmless => self.actor.do_send(CallsEnded),
-            Ending::First => self.board.bell.ring(&self.actor),
+            Ending::Noted | Ending::See(_) if !harmless => self.actor.do_send(CallsEnded),
+            Ending::See(look) => self.board.bell.ring(&self.actor, look),
             Ending::Noted => {}
         }
     }
@@ -137,7 +151,7 @@ impl Drop for Permit {
 impl UpstreamHandle {
     /// A permit out of what the actor has lent; `None` where it must be asked.
     pub fn permit_lent(&self, ask: &Ask, now: Mono) -> Option<Permit> {
-        let lent = ask.class.is_interactive() && self.board.loan.lock().begin(ask.attempt, ask.tokens, ask.items, now);
+        let lent = ask.class.is_interactive() && self.board.loan().begin(ask.attempt, ask.tokens, ask.items, now);
         lent.then(|| Permit::new(self.actor.clone(), &self.board, ask.attempt, Duration::ZERO))
     }
 }

@@ -1,6 +1,7 @@
 //! Connections to one host: name, TCP, TLS, and which protocol its far end chose. Owns the ways in which that fails;
 //! knows nothing of requests.
 
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -17,20 +18,29 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::WireError;
+use crate::config::plan::Upstream;
 use crate::tls::Authorities;
 
 /// What both sides call the two protocols.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
-/// A host that is called, and how.
-pub(super) struct Origin {
-    /// Host and port as `Host` and `:authority` state them: without the port that the scheme implies.
-    pub authority: String,
+/// Where a connection leads and how it is made: what has to be the same for two upstreams to share one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
     host: String,
     port: u16,
-    tls: Option<Tls>,
+    secure: bool,
+    /// The authorities whose word counts on who it is; `None`: those that browsers trust.
+    trusted: Option<Authorities>,
+    /// How long each of the two steps to it, TCP and TLS, may last.
     patience: Duration,
+}
+
+/// A host that is called, and how.
+pub(super) struct Origin {
+    place: Place,
+    tls: Option<Tls>,
 }
 
 struct Tls {
@@ -46,28 +56,55 @@ pub(super) enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl Place {
+    /// Where `upstream` is; `None`: its address cannot be called.
+    pub fn of(upstream: &Upstream) -> Option<Place> {
+        let base = Uri::try_from(upstream.base_url.as_str()).ok()?;
+        let host = base.host()?;
+        let secure = base.scheme_str() == Some("https");
+        let port = base.port_u16().unwrap_or(implied_port(secure));
+        // Without TLS it does not matter whose word would count.
+        let trusted = upstream.ca.clone().filter(|_| secure);
+        Some(Place { host: host.to_owned(), port, secure, trusted, patience: upstream.connect_timeout })
+    }
+
+    /// Host and port as `Host` and `:authority` state them: without the port that the scheme implies.
+    pub fn authority(&self) -> String {
+        let Place { host, port, secure, .. } = self;
+        if *port == implied_port(*secure) { host.clone() } else { format!("{host}:{port}") }
+    }
+
+    fn bare_host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+/// By what tells most places apart.
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.host, self.port, self.secure).hash(state);
+    }
+}
+
+fn implied_port(secure: bool) -> u16 {
+    if secure { 443 } else { 80 }
+}
+
 impl Origin {
-    /// The host of `base`; each of the two steps to it, TCP and TLS, may last as long as `patience`. `trusted` are the
-    /// authorities whose word counts on who it is; `None`: those that browsers trust.
+    /// The host at `place`.
     ///
     /// # Errors
-    /// `base` is no address that can be called.
-    pub fn new(base: &Uri, patience: Duration, trusted: Option<&Authorities>) -> Result<Origin, WireError> {
+    /// Its name is none that TLS knows, or its authorities are of no use.
+    pub fn new(place: Place) -> Result<Origin, WireError> {
         let unusable = WireError::Connect("could not be connected to");
-        let host = base.host().ok_or(unusable.clone())?;
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let secure = base.scheme_str() == Some("https");
-        let implied = if secure { 443 } else { 80 };
-        let port = base.port_u16().unwrap_or(implied);
-        let authority = if port == implied { host.to_owned() } else { format!("{host}:{port}") };
-        let tls = match secure {
+        let tls = match place.secure {
             true => Some(Tls {
-                name: ServerName::try_from(bare.to_owned()).map_err(|_| unusable.clone())?,
-                config: config(trusted).ok_or(unusable)?,
+                name: ServerName::try_from(place.bare_host().to_owned()).map_err(|_| unusable.clone())?,
+                config: config(place.trusted.as_ref()).ok_or(unusable)?,
             }),
             false => None,
         };
-        Ok(Origin { authority, host: bare.to_owned(), port, tls, patience })
+        Ok(Origin { place, tls })
     }
 
     /// Whether its far end has a choice of protocols.
@@ -77,7 +114,7 @@ impl Origin {
 
     /// How long each step may last.
     pub fn patience(&self) -> Duration {
-        self.patience
+        self.place.patience
     }
 
     /// A new connection, and whether its far end chose HTTP/2.
@@ -89,10 +126,10 @@ impl Origin {
     /// Dropping the future gives the attempt up.
     pub async fn connect(&self) -> Result<(Io, bool), WireError> {
         let late = |_elapsed| WireError::Connect("did not accept the connection in time");
-        let tcp = timeout(self.patience, self.tcp()).await.map_err(late)??;
+        let tcp = timeout(self.patience(), self.tcp()).await.map_err(late)??;
         let Some(tls) = &self.tls else { return Ok((Io::Plain(tcp), false)) };
         let shaking = TlsConnector::from(Arc::clone(&tls.config)).connect(tls.name.clone(), tcp);
-        let stream = timeout(self.patience, shaking)
+        let stream = timeout(self.patience(), shaking)
             .await
             .map_err(late)?
             .map_err(|_| WireError::Connect("failed the TLS handshake"))?;
@@ -102,7 +139,7 @@ impl Origin {
 
     async fn tcp(&self) -> Result<TcpStream, WireError> {
         let unknown = WireError::Connect("has a host name that cannot be resolved");
-        let addresses = lookup_host((self.host.as_str(), self.port)).await.map_err(|_| unknown.clone())?;
+        let addresses = lookup_host((self.place.bare_host(), self.place.port)).await.map_err(|_| unknown.clone())?;
         let mut failure = unknown;
         for address in addresses {
             match TcpStream::connect(address).await {

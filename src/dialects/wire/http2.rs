@@ -33,7 +33,7 @@ const MOST_AT_FIRST: usize = 100;
 /// would be closed with the call; this one would go on swallowing calls.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The connections to one upstream.
+/// The connections to one place.
 pub(super) struct Lines {
     all: RefCell<Vec<Rc<Line>>>,
     /// How many calls at once one of them takes, as the far end said last.

@@ -1,28 +1,36 @@
-//! A worker's connections to one upstream: who may use one, which is used next, and when one is closed. Owns no request.
+//! A worker's connections to one place: which is used next, and when one is closed. Owns no request, and not whose it is: upstreams
+//! that differ in nothing but what requests say (a key, a path) share them, so that what a connection costs does not depend
+//! on how many upstreams there are. How many calls each may make at once is its [`Turns`].
 //!
 //! The connection that was used last is used next. It is the least likely to have been closed by its far end, and after
 //! a burst those that are not needed any more grow old and go, where taking turns would keep all of them alive.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::rc::Rc;
+use std::collections::{HashMap, VecDeque};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::connect::{Io, Origin};
+use super::connect::{Io, Origin, Place};
 use super::http2::{Lines, Stream};
 use super::{BROKEN, KEEP_ALIVE, LIFETIME, WireError};
 use crate::clock;
 use crate::pure::time::Mono;
 
-/// The connections to one upstream.
+/// The places that a worker has connections to, or is about to. A place is kept by who may call it: once that is nobody, its
+/// connections are closed.
+#[derive(Default)]
+pub struct Places(RefCell<HashMap<Place, Weak<Pool>>>);
+
+/// Calls that one upstream may make at once from here; each waits for its turn, first come, first served.
+pub(super) struct Turns(Arc<Semaphore>);
+
+/// The connections to one place.
 pub(super) struct Pool {
     origin: Origin,
-    /// Calls at once; each waits here for its turn, first come, first served.
-    turns: Arc<Semaphore>,
     /// Nobody's at the moment; the last used is the last.
     idle: RefCell<VecDeque<Idle>>,
     lines: Lines,
@@ -64,13 +72,58 @@ pub(super) struct Lease {
     _turn: OwnedSemaphorePermit,
 }
 
+impl Places {
+    /// The connections to `place`.
+    ///
+    /// # Errors
+    /// It cannot be called.
+    pub(super) fn pool(&self, place: Place) -> Result<Rc<Pool>, WireError> {
+        let mut pools = self.0.borrow_mut();
+        if let Some(pool) = pools.get(&place).and_then(Weak::upgrade) {
+            return Ok(pool);
+        }
+        let pool = Pool::new(Origin::new(place.clone())?);
+        pools.insert(place, Rc::downgrade(&pool));
+        Ok(pool)
+    }
+
+    /// Closes connections that have not been used for long, renews what is old, and forgets places that nobody calls any
+    /// more; to be called now and then.
+    pub fn tidy(&self, now: Mono) {
+        self.0.borrow_mut().retain(|_, pool| {
+            let pool = pool.upgrade();
+            if let Some(pool) = &pool {
+                pool.tidy(now);
+            }
+            pool.is_some()
+        });
+    }
+}
+
+impl Turns {
+    /// So many turns at once, one at least.
+    pub fn new(at_once: usize) -> Turns {
+        Turns(Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS))))
+    }
+
+    /// The next one.
+    ///
+    /// # Cancel safety
+    /// Safe: the next call is let in.
+    async fn next(&self) -> Result<OwnedSemaphorePermit, WireError> {
+        match Arc::clone(&self.0).try_acquire_owned() {
+            Ok(turn) => Ok(turn),
+            Err(_taken) => Arc::clone(&self.0).acquire_owned().await.map_err(|_closed| BROKEN),
+        }
+    }
+}
+
 impl Pool {
-    /// No connection yet, and at most `at_once` calls.
-    pub fn new(origin: Origin, at_once: usize) -> Rc<Pool> {
+    /// No connection yet.
+    fn new(origin: Origin) -> Rc<Pool> {
         let speaks = if origin.is_secure() { Speaks::Unknown } else { Speaks::Http1 };
         Rc::new(Pool {
             origin,
-            turns: Arc::new(Semaphore::new(at_once.clamp(1, Semaphore::MAX_PERMITS))),
             idle: RefCell::default(),
             lines: Lines::default(),
             speaks: Cell::new(speaks),
@@ -78,23 +131,15 @@ impl Pool {
         })
     }
 
-    /// Where it leads.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    /// A way for the next call, as soon as it may be made.
+    /// A way for the next call, as soon as it has its turn.
     ///
     /// # Errors
     /// [`WireError::Connect`].
     ///
     /// # Cancel safety
     /// Safe: the next call is let in.
-    pub async fn way(self: &Rc<Pool>) -> Result<Way, WireError> {
-        let turn = match Arc::clone(&self.turns).try_acquire_owned() {
-            Ok(turn) => turn,
-            Err(_taken) => Arc::clone(&self.turns).acquire_owned().await.map_err(|_closed| BROKEN)?,
-        };
+    pub async fn way(self: &Rc<Pool>, turns: &Turns) -> Result<Way, WireError> {
+        let turn = turns.next().await?;
         let now = clock::mono();
         if let Some(Idle { io, created, .. }) = self.take_idle(now) {
             return Ok(Way::Http1(Lease { pool: Rc::clone(self), io, created, is_new: false, _turn: turn }));
@@ -152,8 +197,7 @@ impl Pool {
         Ok(Way::Http1(Lease { pool: Rc::clone(self), io, created, is_new: true, _turn: turn }))
     }
 
-    /// Closes what has not been used for long, and renews what is old.
-    pub fn tidy(&self, now: Mono) {
+    fn tidy(&self, now: Mono) {
         let mut idle = self.idle.borrow_mut();
         while idle.front().is_some_and(|first| first.is_old(now)) {
             idle.pop_front().into_iter().for_each(|first| first.io.close());
@@ -200,3 +244,6 @@ impl Lease {
         pool.idle.borrow_mut().push_back(Idle { io, created, used: clock::mono() });
     }
 }
+
+#[cfg(test)]
+mod tests;

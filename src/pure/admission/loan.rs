@@ -36,13 +36,22 @@ struct Begun {
     booked: bool,
 }
 
+/// When the owner has to look at what ended in a loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Look {
+    /// When it is its turn: calls ended as all do, and what they add up to is the same a moment later.
+    InTurn,
+    /// Soon: something ended that it does not expect, or somebody may wait for the room.
+    Soon,
+}
+
 /// What the one who reports the end of a call has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ending<R> {
     /// Nothing.
     Noted,
-    /// See that the owner looks, soon.
-    First,
+    /// See that the owner looks.
+    See(Look),
     /// Report to the owner: the call was not made on this loan, or is no longer in it.
     NotHere(R),
 }
@@ -64,7 +73,8 @@ pub struct CallLoan<R> {
     ended: Vec<(AttemptId, Begun, R)>,
     /// Tokens and requests that were taken of it since it was given.
     spent: [u64; 2],
-    called: bool,
+    /// What look of the owner's has been asked for.
+    due: Option<Look>,
 }
 
 impl<R> Default for CallLoan<R> {
@@ -82,7 +92,7 @@ impl<R> Default for CallLoan<R> {
             begun: HashMap::new(),
             ended: Vec::new(),
             spent: [0; 2],
-            called: false,
+            due: None,
         }
     }
 }
@@ -114,17 +124,27 @@ impl<R> CallLoan<R> {
     }
 
     /// Notes the end of a call that was begun here; its slot can be used again. `left` is what the provider says of the
-    /// tokens and requests that are left: the rest of the loan is no more than what would be lent of that.
-    pub fn end(&mut self, id: AttemptId, report: R, left: [Option<u64>; 2]) -> Ending<R> {
+    /// tokens and requests that are left: the rest of the loan is no more than what would be lent of that. `look` is when its
+    /// owner has to know of it, unless it is sooner: when the provider's word is less than was thought, or the loan is closed, so
+    /// that somebody may wait for what has become free.
+    pub fn end(&mut self, id: AttemptId, report: R, left: [Option<u64>; 2], mut look: Look) -> Ending<R> {
         let Some(begun) = self.begun.remove(&id) else { return Ending::NotHere(report) };
         if self.is_open {
             self.slots += begun.units;
+        } else {
+            look = Look::Soon;
         }
         for (lent, left) in [&mut self.tokens, &mut self.requests].into_iter().zip(left) {
-            *lent = left.map_or(*lent, |left| (left / PART).min(*lent));
+            if let Some(left) = left.map(|left| left / PART).filter(|left| left < lent) {
+                (*lent, look) = (left, Look::Soon);
+            }
         }
         self.ended.push((id, begun, report));
-        if std::mem::replace(&mut self.called, true) { Ending::Noted } else { Ending::First }
+        if self.due >= Some(look) {
+            return Ending::Noted;
+        }
+        self.due = Some(look);
+        Ending::See(look)
     }
 
     /// Something happened that the owner must judge before the next call.
@@ -151,7 +171,7 @@ impl UpstreamState {
         self.tokens.give_back(tokens, TIER, loan.taken_at);
         self.requests.give_back(requests, TIER, loan.taken_at);
         loan.close();
-        loan.called = false;
+        loan.due = None;
         loan.spent = [0; 2];
         self.in_use[slot_of(TIER)] -= self.lent.units;
         self.lent = Lent::default();

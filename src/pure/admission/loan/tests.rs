@@ -78,9 +78,9 @@ fn half_of_the_slots_and_an_eighth_of_the_tokens() {
         assert!(loan.begin(AttemptId(n), 200, 1, at(2)), "{n}");
     }
     assert!(!loan.begin(AttemptId(5), 1, 1, at(2)), "slots");
-    assert_eq!(loan.end(AttemptId(0), OK, UNTOLD), Ending::First);
+    assert_eq!(loan.end(AttemptId(0), OK, UNTOLD, Look::InTurn), Ending::See(Look::InTurn));
     assert_eq!(
-        (loan.end(AttemptId(1), OK, UNTOLD), loan.end(AttemptId(1), OK, UNTOLD)),
+        (loan.end(AttemptId(1), OK, UNTOLD, Look::InTurn), loan.end(AttemptId(1), OK, UNTOLD, Look::InTurn)),
         (Ending::Noted, Ending::NotHere(OK))
     );
     assert!(!loan.begin(AttemptId(6), 1, 1, at(2)), "tokens do not come back with the slot");
@@ -143,13 +143,13 @@ fn failures_on_loan_open_the_breaker_and_late_successes_do_not_close_it() {
         assert!(loan.begin(AttemptId(n), 1, 1, at(2)));
     }
     for n in 0..25 {
-        loan.end(AttemptId(n), OutcomeKind::ServerError, UNTOLD);
+        loan.end(AttemptId(n), OutcomeKind::ServerError, UNTOLD, Look::InTurn);
     }
     gather(&mut state, &mut loan, at(3));
     state.lend(&mut loan, at(3));
     assert!(!loan.begin(AttemptId(50), 1, 1, at(3)));
     for n in 25..30 {
-        loan.end(AttemptId(n), OK, UNTOLD);
+        loan.end(AttemptId(n), OK, UNTOLD, Look::InTurn);
     }
     gather(&mut state, &mut loan, at(4));
     assert_eq!(state.snapshot(at(4)).breaker, Phase::Open);
@@ -162,11 +162,31 @@ fn failures_on_loan_open_the_breaker_and_late_successes_do_not_close_it() {
 fn a_word_of_the_provider_or_of_the_owner_is_heard_at_once() {
     let (_, mut loan) = lending(Policy { tpm: None, ..policy() });
     assert!(loan.begin(AttemptId(1), 1, 1, at(2)) && loan.begin(AttemptId(2), 1, 1, at(2)));
-    loan.end(AttemptId(1), OK, [Some(80), None]);
+    loan.end(AttemptId(1), OK, [Some(80), None], Look::InTurn);
     assert!(!loan.begin(AttemptId(3), 11, 1, at(2)) && loan.begin(AttemptId(4), 10, 1, at(2)));
     loan.close();
-    loan.end(AttemptId(2), OK, [Some(1_000), Some(1_000)]);
+    loan.end(AttemptId(2), OK, [Some(1_000), Some(1_000)], Look::InTurn);
     assert!(!loan.begin(AttemptId(5), 1, 1, at(2)), "what is closed is opened by the owner only");
+}
+
+#[test]
+fn the_owner_is_told_at_once_of_what_it_does_not_expect_and_of_all_else_in_turn() {
+    let begun = |policy: Policy, calls: u64| {
+        let (state, mut loan) = lending(policy);
+        (0..calls).for_each(|n| assert!(loan.begin(AttemptId(n), 10, 1, at(2)), "{n}"));
+        (state, loan)
+    };
+    let end = |loan: &mut CallLoan<OutcomeKind>, n, left, look| loan.end(AttemptId(n), OK, [left, None], look);
+    let (mut state, mut loan) = begun(policy(), 5);
+    assert_eq!(end(&mut loan, 0, None, Look::InTurn), Ending::See(Look::InTurn));
+    assert_eq!(end(&mut loan, 1, Some(8_000), Look::InTurn), Ending::Noted, "as much is left as was thought");
+    assert_eq!(end(&mut loan, 2, None, Look::Soon), Ending::See(Look::Soon), "news overtakes");
+    assert_eq!(end(&mut loan, 3, Some(10), Look::InTurn), Ending::Noted, "it looks soon anyway");
+    gather(&mut state, &mut loan, at(3));
+    assert_eq!(end(&mut loan, 4, None, Look::InTurn), Ending::See(Look::Soon), "nothing is lent: somebody may wait");
+
+    let (_, mut loan) = begun(policy(), 1);
+    assert_eq!(end(&mut loan, 0, Some(80), Look::InTurn), Ending::See(Look::Soon), "less is left than was thought");
 }
 
 #[test]
@@ -177,7 +197,7 @@ fn a_call_can_be_taken_over_while_it_is_under_way() {
     state.adopt(&mut loan, AttemptId(1));
     state.adopt(&mut loan, AttemptId(1));
     assert_eq!((state.in_flight(), state.asked_in_flight(), state.snapshot(at(3)).concurrency), (2, 1, 2));
-    assert_eq!(loan.end(AttemptId(1), OK, UNTOLD), Ending::NotHere(OK));
+    assert_eq!(loan.end(AttemptId(1), OK, UNTOLD, Look::InTurn), Ending::NotHere(OK));
     state.finished(AttemptId(1), Outcome::bare(OK), at(4));
     assert_eq!((state.in_flight(), state.snapshot(at(4)).concurrency), (1, 1));
 }
@@ -186,7 +206,7 @@ fn a_call_can_be_taken_over_while_it_is_under_way() {
 fn a_call_that_is_never_reported_is_lost() {
     let (mut state, mut loan) = lending(policy());
     assert!(loan.begin(AttemptId(1), 10, 1, at(2)) && loan.begin(AttemptId(2), 10, 1, at(2)));
-    loan.end(AttemptId(2), OK, UNTOLD);
+    loan.end(AttemptId(2), OK, UNTOLD, Look::InTurn);
     let late = at(2).plus(Duration::from_secs(36));
     gather(&mut state, &mut loan, late);
     let counters = {
@@ -194,5 +214,5 @@ fn a_call_that_is_never_reported_is_lost() {
         state.snapshot(late).counters
     };
     assert_eq!((counters.granted, counters.finished, counters.lost), (2, 1, 1));
-    assert_eq!((loan.end(AttemptId(1), OK, UNTOLD), state.in_flight()), (Ending::NotHere(OK), 0));
+    assert_eq!((loan.end(AttemptId(1), OK, UNTOLD, Look::InTurn), state.in_flight()), (Ending::NotHere(OK), 0));
 }
