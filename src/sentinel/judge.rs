@@ -70,7 +70,7 @@ pub enum Finding {
 enum State {
     /// Not asked yet, or asked and still silent.
     Open,
-    /// Did not answer.
+    /// Did not answer when it was asked last.
     Failed,
     /// Answered; there is no reference to compare with yet.
     Answered(Fingerprint),
@@ -143,10 +143,13 @@ impl Judge {
         kept.collect()
     }
 
-    /// A check of `upstream` begins: what was found before no longer counts.
+    /// A check of `upstream` begins: what was found before no longer counts. Who did not answer is not waited for again
+    /// because it is asked again, or those after it would be kept out for as long as it is down.
     pub fn asked(&mut self, upstream: &UpstreamId) {
         for state in self.spaces.values_mut().filter_map(|space| space.state(upstream)) {
-            *state = State::Open;
+            if !matches!(state, State::Failed) {
+                *state = State::Open;
+            }
         }
     }
 
@@ -286,6 +289,15 @@ mod tests {
         assert!(answer(&mut silent, "two", "A", Some(vectors(1.0, 0.0))).is_empty());
         assert_eq!(told(silent.hurry()), ["two verified"]);
         assert_eq!(answer(&mut silent, "one", "A", Some(vectors(0.0, 1.0))), ["one differs in A"]);
+    }
+
+    #[test]
+    fn who_failed_is_not_waited_for_while_it_is_asked_again() {
+        let mut judge = judge(&[("A", &["one", "two"])]);
+        assert!(answer(&mut judge, "one", "A", None).is_empty());
+        judge.asked(&"one".into());
+        assert_eq!(answer(&mut judge, "two", "A", Some(vectors(1.0, 0.0))), ["two verified"]);
+        assert_eq!(answer(&mut judge, "one", "A", Some(vectors(0.0, 1.0))), ["one differs in A"]);
     }
 
     #[test]

@@ -40,6 +40,23 @@ async fn a_mirror_of_another_model_is_taken_out_at_start() {
     assert_eq!(gateway.metric(r#"vectorgate_upstream_quarantined{upstream="one"}"#).await, 0.0);
 }
 
+#[tokio::test]
+async fn an_upstream_that_is_down_at_start_keeps_the_others_out_no_longer_than_their_own_check_takes() {
+    let one = Provider::start(Script::new().always(Effect::fault(Fault::Refuse)));
+    // It answers after the other has failed and is to be asked again.
+    let two = Provider::start(Script::new().space("A").delay_ms(100.0));
+    let mut quickest = Duration::MAX;
+    for _ in 0..3 {
+        let gateway = mirrored(&one, &two, "").start();
+        let began = std::time::Instant::now();
+        until_upstream(&gateway, "two", "looked at", |state| state["unverified"] == false).await;
+        quickest = quickest.min(began.elapsed());
+        let answers = load(&gateway, "at once", 20, Duration::from_millis(5)).await;
+        assert_eq!(statuses(&answers), [(200, 20)].into());
+    }
+    assert!(quickest < Duration::from_millis(700), "it took {quickest:?} at best");
+}
+
 /// Goes down by `fault`, comes back as another model.
 async fn comes_back_as_another(fault: Effect, extra: &str) {
     let (one, two) = (of_space("A"), of_space("A"));
