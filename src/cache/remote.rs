@@ -1,8 +1,8 @@
 //! Vectors and scores in Redis, for all replicas: pipelined look-ups and writes, each step limited in time, and a server
 //! that does not answer is a miss.
 //!
-//! Owns the form of an entry there. Writes follow in batches a moment later: an answer never waits for them. What cannot
-//! be written in time is dropped, because it can be had again.
+//! Owns the form of an entry there. Writes set out with the answer, which never waits for them; many of them are gathered
+//! into batches. What cannot be written in time is dropped, because it can be had again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use super::{CacheFilter, Cached, EntryTag, Value};
+use crate::clock;
 use crate::ids::{ModelName, TenantId};
 use crate::pure::cache_key::CacheKey;
+use crate::pure::time::Mono;
 use crate::store::redis::link::{Lane, Link, StoreDown};
 use crate::telemetry::labels::StoreName;
 use crate::vector::Vector;
@@ -42,7 +44,9 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Bytes that wait to be written; beyond it what comes is dropped.
 const WAITING_BYTES: usize = 32 << 20;
 
-/// Writes are gathered for this long, unless there is a full batch.
+/// So many writes in each [`GATHER`] set out at once, because whoever was just answered may ask another replica next; from
+/// then on they are gathered until it is over.
+const AT_ONCE: u32 = 4;
 const GATHER: Duration = Duration::from_millis(5);
 
 /// Clears of other replicas are looked for this often.
@@ -191,10 +195,13 @@ impl RemoteCache {
         // A clock of its own: writing that never pauses must not keep a replica from hearing of clears.
         let mut look = tokio::time::interval(CLEARS_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pace = Pace::default();
         loop {
             tokio::select! {
                 () = self.wake.notified() => {
-                    tokio::time::sleep(GATHER).await;
+                    if let Some(pause) = pace.pause(clock::mono()) {
+                        tokio::time::sleep(pause).await;
+                    }
                     self.write().await;
                 }
                 _ = look.tick() => clears.read(&self.link, &cleared).await,
@@ -223,6 +230,26 @@ impl RemoteCache {
         let write = async |mut connection| batch.query_async::<()>(&mut connection).await;
         // Counted as an error of the store by the link; the entries can be had again.
         let _dropped = self.link.step(Lane::Bulk, StoreName::RedisCache, write).await;
+    }
+}
+
+/// How often is written.
+#[derive(Default)]
+struct Pace {
+    since: Mono,
+    writes: u32,
+}
+
+impl Pace {
+    /// How long the next write has to wait, if at all.
+    fn pause(&mut self, now: Mono) -> Option<Duration> {
+        let passed = now.since(self.since);
+        if passed >= GATHER {
+            *self = Pace { since: now, writes: 1 };
+            return None;
+        }
+        self.writes += 1;
+        (self.writes > AT_ONCE).then(|| GATHER.saturating_sub(passed))
     }
 }
 
@@ -348,6 +375,15 @@ mod tests {
             check(&Cached { value: Value::Vector(vector), tokens: 7, estimated: false });
         }
         check(&Cached { value: Value::Score(0.25), tokens: 0, estimated: true });
+    }
+
+    #[test]
+    fn a_write_now_and_then_sets_out_at_once_and_a_stream_of_them_is_gathered() {
+        let mut pace = Pace::default();
+        let mut pauses = |times: &[u64]| times.iter().map(|at| pace.pause(Mono::from_millis(*at))).collect::<Vec<_>>();
+        assert_eq!(pauses(&[100, 102, 110, 113, 120]), [None; 5], "now and then");
+        assert_eq!(pauses(&[200, 200, 201, 202, 203]), [None, None, None, None, Some(Duration::from_millis(2))]);
+        assert_eq!(pauses(&[205]), [None], "the next has begun");
     }
 
     proptest! {
