@@ -18,7 +18,7 @@ use actix_web::{Error, HttpResponse};
 
 use crate::config::plan::Plan;
 
-use super::{framing, visit};
+use super::{framing, respond, visit};
 
 /// How long a browser may remember the answer to its question, seconds.
 const REMEMBERED_S: &str = "600";
@@ -57,6 +57,7 @@ pub async fn around<B: MessageBody + 'static>(
         }
         _ => next.call(request).await?.map_into_left_body(),
     };
+    respond::identify(&mut response);
     if let (Some(plan), Some(origin)) = (&plan, origin) {
         let headers = response.headers_mut();
         let currency = plan.currency.to_lowercase();

@@ -24,10 +24,12 @@ pub async fn around<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, Error> {
-    match refusal(&request) {
-        Some(answer) => Ok(request.into_response(answer).map_into_right_body()),
-        None => Ok(next.call(request).await?.map_into_left_body()),
-    }
+    let mut response = match refusal(&request) {
+        Some(answer) => request.into_response(answer).map_into_right_body(),
+        None => next.call(request).await?.map_into_left_body(),
+    };
+    respond::identify(&mut response);
+    Ok(response)
 }
 
 /// The answer to a request whose end is in doubt.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
@@ -200,6 +201,17 @@ pub fn error(dialect: ClientDialect, id: &RequestId, trace: Option<TraceId>, err
     }
     error_headers(&mut builder, error);
     builder.body(body)
+}
+
+/// Names the request on an answer that does not do so itself: every answer can be asked about.
+pub fn identify<B>(response: &mut ServiceResponse<B>) {
+    if response.headers().contains_key(names::REQUEST_ID) {
+        return;
+    }
+    let id = request::request_id(response.request().headers());
+    if let Ok(id) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert(names::REQUEST_ID, id);
+    }
 }
 
 /// An error on a route that has no journey.

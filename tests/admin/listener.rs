@@ -1,4 +1,4 @@
-//! The client listener: HTTPS whose certificate can be exchanged, and browsers of other origins.
+//! The listeners: HTTPS whose certificate can be exchanged, browsers of other origins, and what every answer says.
 
 use std::path::Path;
 
@@ -129,4 +129,26 @@ async fn rg_qpn2_a_browsers_question_needs_no_key() {
     assert_eq!(header(&off, "access-control-allow-origin"), "");
     gateway.configure(&config.replace(PAGE, "app.example.com/"));
     assert_eq!(gateway.admin_post("/admin/reload", json!({})).await.status, 400, "no origin");
+}
+
+#[tokio::test]
+async fn every_answer_of_both_listeners_names_the_request() {
+    let provider = provider();
+    let gateway = Gateway::start(&config_at(&provider.base_url()));
+    for path in ["/metrics", "/openapi.json", "/dashboard", "/healthz", "/readyz", "/admin/status", "/admin/nothing"] {
+        let answer = gateway.admin_get_with(path, &[("x-request-id", "mine-1")]).await;
+        assert_eq!(answer.header("x-request-id"), "mine-1", "{path}: {answer:?}");
+        let answer = gateway.admin_get_with(path, &[("x-request-id", "not sane")]).await;
+        let made = answer.header("x-request-id");
+        assert!(!made.is_empty() && made != "not sane", "{path}: {answer:?}");
+    }
+    for path in ["/healthz", "/openapi.json", "/v1/models", "/v1/models/none", "/nothing"] {
+        assert_ne!(gateway.get(path, KEY).await.header("x-request-id"), "", "{path}");
+    }
+    let open = Gateway::start(&config_at(&provider.base_url()).replacen(
+        "workers = 2",
+        &format!("workers = 2\ncors_origins = [\"{PAGE}\"]"),
+        1,
+    ));
+    assert!(ask_first(&open, PAGE).await.headers().contains_key("x-request-id"));
 }

@@ -133,6 +133,18 @@ async fn nothing_is_shown_without_the_token() {
 }
 
 #[actix_web::test]
+async fn a_token_that_nobody_asks_for_opens_nothing_and_closes_nothing() {
+    let app = app!(dashboard(None));
+    let status = |request: TestRequest| {
+        let request = request.insert_header((header::AUTHORIZATION, "Bearer of-another-job")).to_request();
+        let app = &app;
+        async move { call_service(app, request).await.status() }
+    };
+    assert_eq!(status(near(TestRequest::get().uri("/dashboard/snapshot"))).await, StatusCode::OK);
+    assert_eq!(status(far(TestRequest::get().uri("/dashboard/snapshot"))).await, StatusCode::UNAUTHORIZED);
+}
+
+#[actix_web::test]
 async fn a_log_in_gives_a_cookie_that_scripts_and_other_sites_cannot_use() {
     let app = app!(dashboard(Some("secret")));
     assert_eq!(log_in!(&app, "wrong").0, 401);
