@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use super::header_duration::{parse_http_date, parse_millis, parse_reset, parse_retry_after};
+use super::header_duration::{LONGEST, parse_http_date, parse_millis, parse_reset, parse_retry_after};
 use super::time::Wall;
 
-/// The longest pause that a 429 can cause; after it, one call finds out whether things changed.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
+/// The longest pause that a 429 can cause: a quota by the day is renewed within one, and clients are told the same wait
+/// from the first refusal on. An operator ends it sooner by closing the breaker.
+pub const LONGEST_PAUSE: Duration = LONGEST;
 
 /// Limits told apart in one answer. Providers state a handful; looking each up among thousands would cost more than the
 /// answer.

@@ -208,7 +208,8 @@ fn the_pause_after_a_429() {
     check_wait(&[("retry-after", "30")], None, Some(30_000));
     check_wait(&[("retry-after", "2"), ("retry-after-ms", "1200")], None, Some(1_200));
     check_wait(&[("retry-after", "0"), ("retry-after-ms", "0")], None, None);
-    check_wait(&[("retry-after", "86400")], None, Some(3_600_000));
+    check_wait(&[("retry-after", "86400")], None, Some(86_400_000));
+    check_wait(&[("retry-after", "90000")], None, Some(86_400_000));
     check_wait(&[], Some(180), Some(180));
     check_wait(&[("retry-after", "3")], Some(180), Some(3_000));
     check_wait(&[], None, None);
@@ -218,7 +219,7 @@ fn the_pause_after_a_429() {
         ("1s", Some(1_000)),
         ("500ms", Some(500)),
         ("1m30.5s", Some(90_500)),
-        ("1h0m0s", Some(3_600_000)),
+        ("1h2m3s", Some(3_723_000)),
         ("2", Some(2_000)),
         ("0", None),
         ("2026-11-30T12:00:04Z", Some(4_000)),
