@@ -9,9 +9,17 @@ use std::time::Duration;
 use super::header_duration::{LONGEST, parse_http_date, parse_millis, parse_reset, parse_retry_after};
 use super::time::Wall;
 
-/// The longest pause that a 429 can cause: a quota by the day is renewed within one, and clients are told the same wait
-/// from the first refusal on. An operator ends it sooner by closing the breaker.
+/// No pause is longer: a quota by the day is renewed within one. An operator ends it sooner by closing the breaker.
 pub const LONGEST_PAUSE: Duration = LONGEST;
+
+/// The pause for a wait of [`LONGEST_PAUSE`] or more, which is a spent budget or no sense at all, and no throttle: one call an
+/// hour finds out whether things changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
+
+/// How long to leave an upstream alone that asks for this wait: as long as it says, if that can be meant.
+pub fn pause_for(wait: Duration) -> Duration {
+    if wait < LONGEST_PAUSE { wait } else { LOOK_AGAIN }
+}
 
 /// Limits told apart in one answer. Providers state a handful; looking each up among thousands would cost more than the
 /// answer.
@@ -299,7 +307,7 @@ pub fn wait_after_429(headers: &RateHeaders, body_hint: Option<Duration>) -> Opt
         }
         None => nonzero(headers.retry_after).or(exhausted),
     };
-    nonzero(stated).or(nonzero(body_hint)).map(|wait| wait.min(LONGEST_PAUSE))
+    nonzero(stated).or(nonzero(body_hint)).map(pause_for)
 }
 
 /// The reset of the limit that is used up: the later one if both are. A limit with calls left is not the culprit, and

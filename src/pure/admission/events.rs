@@ -10,7 +10,7 @@ use super::{
 use crate::ids::AttemptId;
 use crate::pure::breaker::{self, Failure, Phase, State};
 use crate::pure::class::TrafficClass;
-use crate::pure::rate_headers::{LONGEST_PAUSE, RateHeaders, wait_after_429};
+use crate::pure::rate_headers::{RateHeaders, pause_for, wait_after_429};
 use crate::pure::time::Mono;
 use crate::pure::token_bucket::{Tier, TokenBucket, Word};
 
@@ -217,7 +217,7 @@ impl UpstreamState {
                 wait_after_429(&outcome.headers, hint).unwrap_or_else(|| self.backoff())
             }
             // A server that says when it will be back is believed, whatever the status.
-            OutcomeKind::ServerError => outcome.headers.retry_after.unwrap_or_default().min(LONGEST_PAUSE),
+            OutcomeKind::ServerError => outcome.headers.retry_after.map(pause_for).unwrap_or_default(),
             OutcomeKind::Success { .. } => {
                 self.refused_in_a_row = 0;
                 Duration::ZERO

@@ -208,8 +208,9 @@ fn the_pause_after_a_429() {
     check_wait(&[("retry-after", "30")], None, Some(30_000));
     check_wait(&[("retry-after", "2"), ("retry-after-ms", "1200")], None, Some(1_200));
     check_wait(&[("retry-after", "0"), ("retry-after-ms", "0")], None, None);
-    check_wait(&[("retry-after", "86400")], None, Some(86_400_000));
-    check_wait(&[("retry-after", "90000")], None, Some(86_400_000));
+    check_wait(&[("retry-after", "86399")], None, Some(86_399_000));
+    check_wait(&[("retry-after", "86400")], None, Some(3_600_000));
+    check_wait(&[("x-ratelimit-reset-tokens", "2999-01-01T00:00:00Z")], None, Some(3_600_000));
     check_wait(&[], Some(180), Some(180));
     check_wait(&[("retry-after", "3")], Some(180), Some(3_000));
     check_wait(&[], None, None);
