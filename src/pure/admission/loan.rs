@@ -123,21 +123,22 @@ impl<R> CallLoan<R> {
         self.spent = [self.spent[0].saturating_add(tokens), self.spent[1].saturating_add(requests)];
     }
 
-    /// Notes the end of a call that was begun here; its slot can be used again. `left` is what the provider says of the
+    /// Notes the end of a call; if it was begun here, its slot can be used again. `left` is what the provider says of the
     /// tokens and requests that are left: the rest of the loan is no more than what would be lent of that. `look` is when its
     /// owner has to know of it, unless it is sooner: when the provider's word is less than was thought, or the loan is closed, so
     /// that somebody may wait for what has become free.
     pub fn end(&mut self, id: AttemptId, report: R, left: [Option<u64>; 2], mut look: Look) -> Ending<R> {
+        // Whoever made the call: until the owner has read of the provider's word, others would go on as if it were not known.
+        for (lent, left) in [&mut self.tokens, &mut self.requests].into_iter().zip(left) {
+            if let Some(left) = left.map(|left| left / PART).filter(|left| left < lent) {
+                (*lent, look) = (left, Look::Soon);
+            }
+        }
         let Some(begun) = self.begun.remove(&id) else { return Ending::NotHere(report) };
         if self.is_open {
             self.slots += begun.units;
         } else {
             look = Look::Soon;
-        }
-        for (lent, left) in [&mut self.tokens, &mut self.requests].into_iter().zip(left) {
-            if let Some(left) = left.map(|left| left / PART).filter(|left| left < lent) {
-                (*lent, look) = (left, Look::Soon);
-            }
         }
         self.ended.push((id, begun, report));
         if self.due >= Some(look) {

@@ -190,6 +190,15 @@ fn the_owner_is_told_at_once_of_what_it_does_not_expect_and_of_all_else_in_turn(
 }
 
 #[test]
+fn the_providers_word_on_a_call_that_the_owner_was_asked_for_holds_for_the_loan_too() {
+    let (_, mut loan) = lending(policy());
+    let asked = AttemptId(99);
+    assert_eq!(loan.end(asked, OK, [Some(80), None], Look::InTurn), Ending::NotHere(OK));
+    assert!(!loan.begin(AttemptId(1), 60, 1, at(2)), "no more than a part of what is left");
+    assert!(loan.begin(AttemptId(2), 10, 1, at(2)));
+}
+
+#[test]
 fn a_call_can_be_taken_over_while_it_is_under_way() {
     let (mut state, mut loan) = lending(policy());
     assert!(loan.begin(AttemptId(1), 10, 1, at(2)) && loan.begin(AttemptId(2), 10, 1, at(2)));
