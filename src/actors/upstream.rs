@@ -657,9 +657,10 @@ impl Handler<GaugeTick> for UpstreamActor {
 
     fn handle(&mut self, _: GaugeTick, context: &mut Self::Context) {
         if self.retired {
-            // Whoever could still ask holds the board, and whoever has a permit is counted.
+            // Whoever could still ask holds the board, and whoever has a permit is counted. The bell may have its address for a
+            // moment longer, and an actor that ends while somebody has it is started again.
             self.look(context);
-            if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 {
+            if Arc::strong_count(&self.board) == 1 && self.state.in_flight() == 0 && !context.connected() {
                 tracing::info!(upstream = %self.id, "the last call of an upstream that was taken out has ended");
                 context.stop();
             }
