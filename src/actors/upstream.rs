@@ -670,7 +670,8 @@ impl Handler<GaugeTick> for UpstreamActor {
             this.doubt(now);
             this.recent.advance(now);
             let known = this.state.flows() && this.recent.count() >= FEWEST;
-            let p95 = this.recent.quantiles([0.95]).filter(|_| known).map_or(Duration::ZERO, |[p95]| p95);
+            let p95 =
+                if known { this.recent.quantiles([0.95]).map(|[p95]| p95).unwrap_or_default() } else { Duration::ZERO };
             this.board.pulse.p95_ns.store(nanos(p95), Ordering::Relaxed);
             Shown { at: now, state: this.state.snapshot(now), calls: this.calls.view(now) }
         });

@@ -20,9 +20,8 @@ async fn enter(http: &HttpRequest) -> Result<(std::sync::Arc<Running>, KeyOwner)
     request::identify(&super::worker(http)?.gateway, http.headers(), clock::mono()).await
 }
 
-fn answer(http: &HttpRequest, body: &Value) -> HttpResponse {
-    let id = request::request_id(http.headers());
-    HttpResponse::Ok().insert_header(("x-request-id", id.as_str())).json(body)
+fn answer(body: &Value) -> HttpResponse {
+    HttpResponse::Ok().json(body)
 }
 
 /// `GET /v1/models`: what the tenant may use, in the order of the configuration.
@@ -37,7 +36,7 @@ pub async fn list(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     let collections = running.plan.collections.iter().filter(|plan| owner.tenant.plan.may_use_collection(plan));
     let collections = collections.filter_map(|plan| running.collections.get(&plan.name));
     data.extend(collections.map(|collection| describe_collection(collection)));
-    Ok(answer(http, &json!({"object": "list", "data": data})))
+    Ok(answer(&json!({"object": "list", "data": data})))
 }
 
 /// `GET /v1/models/{id}`.
@@ -50,13 +49,13 @@ pub async fn one(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     if running.collections.contains_key(&name)
         && let Wanted::Collection(collection) = running.wanted(&owner.tenant, Some(&name), None)?
     {
-        return Ok(answer(http, &describe_collection(&collection)));
+        return Ok(answer(&describe_collection(&collection)));
     }
     let known = running.models.get(&ModelName::from(name.as_str()));
     // The kind does not matter here, and the search by kind has the right words for what is unknown.
     let kind = known.map_or(ModelKind::Embedding, |model| model.plan.kind);
     let model = running.model_for(&owner.tenant, &name, kind)?;
-    Ok(answer(http, &describe(&running, &model)))
+    Ok(answer(&describe(&running, &model)))
 }
 
 /// A model as OpenAI's clients read it, with what they do not ask for as further members. Prices are in the configured
@@ -167,7 +166,7 @@ pub async fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
         "sha": null,
         "docker_label": null,
     });
-    Ok(answer(http, &body))
+    Ok(answer(&body))
 }
 
 /// TEI's health check: empty, and without a key.
@@ -176,10 +175,7 @@ pub async fn tei_info(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
 /// `overloaded` when the gateway cannot serve.
 pub fn tei_health(http: &HttpRequest) -> Result<HttpResponse, ApiError> {
     match ops::why_not_ready(&super::worker(http)?.gateway) {
-        None => {
-            let id = request::request_id(http.headers());
-            Ok(HttpResponse::Ok().insert_header(("x-request-id", id.as_str())).finish())
-        }
+        None => Ok(HttpResponse::Ok().finish()),
         Some(reason) => Err(ApiError::new(Code::Overloaded, format!("not ready: {reason}"))),
     }
 }

@@ -3,19 +3,18 @@
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
 
-use super::{admin, request, respond};
+use super::{admin, respond};
 use crate::dialects::ClientDialect;
 use crate::gateway::Gateway;
 
 /// The process answers.
-pub async fn healthz(request: HttpRequest) -> HttpResponse {
-    plain(&request, HttpResponse::Ok()).body("ok\n")
+pub async fn healthz() -> HttpResponse {
+    plain(HttpResponse::Ok()).body("ok\n")
 }
 
-/// An answer in plain text with the request's id.
-fn plain(request: &HttpRequest, mut builder: HttpResponseBuilder) -> HttpResponseBuilder {
+/// An answer in plain text.
+fn plain(mut builder: HttpResponseBuilder) -> HttpResponseBuilder {
     builder.insert_header((CONTENT_TYPE, "text/plain; charset=utf-8"));
-    builder.insert_header(("x-request-id", request::request_id(request.headers()).as_str()));
     builder
 }
 
@@ -33,8 +32,8 @@ pub async fn readyz(request: HttpRequest) -> HttpResponse {
         _ => "",
     };
     match why_not_ready(&worker.gateway) {
-        None => plain(&request, HttpResponse::Ok()).body(format!("ready{without}\n")),
-        Some(reason) => plain(&request, HttpResponse::ServiceUnavailable())
+        None => plain(HttpResponse::Ok()).body(format!("ready{without}\n")),
+        Some(reason) => plain(HttpResponse::ServiceUnavailable())
             .insert_header(("retry-after", "1"))
             .body(format!("not ready: {reason}\n")),
     }

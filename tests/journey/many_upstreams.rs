@@ -34,14 +34,20 @@ async fn until(gateway: &Gateway, what: &str, mut enough: impl FnMut(&str, usize
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_order_to_one_of_many_takes_effect_on_all_sums() {
-    let provider = Provider::start(Script::new().space("A").width(8));
+/// Names and configuration of many upstreams at `provider`.
+fn many(provider: &Provider, model: &str, tenant: &str) -> (Vec<String>, String) {
     let url = format!("{}/v1", provider.base_url());
     let names: Vec<String> = (0..MANY).map(|n| format!("u{n}")).collect();
     let upstreams: Vec<(&str, &str, &str)> = names.iter().map(|name| (name.as_str(), "openai", url.as_str())).collect();
+    let config = embedding_config(&upstreams, model, tenant, "");
+    (names, config)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_order_to_one_of_many_takes_effect_on_all_sums() {
+    let provider = Provider::start(Script::new().space("A").width(8));
     let priced = "price_usd_per_million_tokens = \"0.02\"\ndimensions = 8";
-    let mut config = embedding_config(&upstreams, priced, "budget = \"100\"", "");
+    let (names, mut config) = many(&provider, priced, "budget = \"100\"");
     config = config.replace("serves = [", &format!("tpm = {TPM}\nserves = ["));
     // Half of them are asked only while no other can be.
     for name in &names[MANY / 2..] {
@@ -92,10 +98,8 @@ async fn each_order_to_one_of_many_takes_effect_on_all_sums() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_more_than_are_looked_at_at_once_each_has_its_turn_and_the_only_one_left_is_found() {
     let provider = Provider::start(Script::new().space("A").width(8));
-    let url = format!("{}/v1", provider.base_url());
-    let names: Vec<String> = (0..MANY).map(|n| format!("u{n}")).collect();
-    let upstreams: Vec<(&str, &str, &str)> = names.iter().map(|name| (name.as_str(), "openai", url.as_str())).collect();
-    let gateway = Gateway::start(&embedding_config(&upstreams, "dimensions = 8", "", ""));
+    let (names, config) = many(&provider, "dimensions = 8", "");
+    let gateway = Gateway::start(&config);
     let mut heard = BTreeMap::new();
     until(&gateway, "all have their turn", |upstream, _| {
         *heard.entry(upstream.to_owned()).or_insert(0) += 1;

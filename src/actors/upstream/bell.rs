@@ -26,9 +26,11 @@ const PART: usize = 128;
 
 /// See the module.
 pub struct Bell {
-    rung: Arc<Mutex<Rung<Addr<UpstreamActor>>>>,
+    rung: Arc<RungUpstreams>,
     ringer: Addr<Ringer>,
 }
+
+type RungUpstreams = Mutex<Rung<Addr<UpstreamActor>>>;
 
 /// Those at which calls have ended.
 #[derive(Debug)]
@@ -96,7 +98,7 @@ struct Rings;
 
 /// Sits on the control thread and has everybody look at whom it was rung for. Should it ever be gone, upstreams still look
 /// once a second.
-struct Ringer(Arc<Mutex<Rung<Addr<UpstreamActor>>>>);
+struct Ringer(Arc<RungUpstreams>);
 
 impl Ringer {
     fn wait(context: &mut Context<Ringer>) {
